@@ -1,0 +1,74 @@
+"""Every exception that this project raises on purpose.
+
+    AutotuneError            something went wrong that we can name
+    ├── SpecError            the user's input is wrong: says where, what is legal and what to do (exit code 2)
+    ├── EnvironmentFault     the host, the engine's environment or the network is at fault (exit code 3)
+    └── StoreError           the study's database cannot be used (exit code 4)
+
+A bad *configuration* is never an exception: it is a value (see `autotune.outcome`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class AutotuneError(Exception):
+    """Base of all errors with a message meant for the user."""
+
+    exit_code = 1
+
+
+class SpecError(AutotuneError):
+    """Wrong input.
+
+    Args:
+        message: what is wrong, in one sentence.
+        file: the file it stands in.
+        line: 1-based line in that file.
+        key: dotted path of the key, for example ``load.levels[0]``.
+        hint: what is legal and what to do.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: Path | str | None = None,
+        line: int | None = None,
+        key: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = str(file) if file is not None else None
+        self.line = line
+        self.key = key
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = self.file or ""
+        if place and self.line is not None:
+            place += f":{self.line}"
+        parts = [part for part in (place, self.key, self.message) if part]
+        text = ": ".join(parts)
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class EnvironmentFault(AutotuneError):
+    """The machine, the engine's interpreter or the network does not allow to go on; nothing was learnt."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{message}\n  {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class StoreError(AutotuneError):
+    """The study's database cannot be opened, read or written."""
+
+    exit_code = 4

@@ -1,0 +1,375 @@
+"""The study file as typed values. Every field is documented here and nowhere else; the reference is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from autotune.spec.units import Bytes, Seconds, Share
+
+Scalar = bool | int | float | str | None
+ArgValue = Scalar | list[Scalar] | dict[str, Scalar | list[Scalar]]
+"""A vLLM argument as YAML gives it. Names are vLLM's, with underscores; nested ones use a dot."""
+
+
+class Part(BaseModel):
+    """What all parts of a study share: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EngineSpec(Part):
+    """How the engine is started."""
+
+    kind: Literal["vllm", "simulated", "endpoint", "command"] = "vllm"
+    """`vllm` starts a process; `simulated` needs no GPU; `endpoint` measures a running server; `command` is a template."""
+    python: str | None = None
+    """Interpreter that has vLLM installed. Default: this one. `cpu` is the CPU engine that `make run` sets up."""
+    args: dict[str, ArgValue] = Field(default_factory=dict)
+    """Arguments that every trial gets and that are not tuned."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of every trial. `${NAME}` is read from our own environment at start and never stored."""
+    ready_timeout: Seconds = 900.0
+    """Longest time from start to the first answer."""
+    hang_timeout: Seconds = 60.0
+    """No token for so long while requests run is a hang."""
+    fast_start: bool = True
+    """Use a standby interpreter, shared caches and fork where they are safe (see docs/concepts.md)."""
+    live: bool = True
+    """Change scheduler limits on the running engine where it can, instead of a restart."""
+    url: str | None = None
+    """For `endpoint`: the server's base URL."""
+    api_key_env: str | None = None
+    """For `endpoint`: name of the environment variable that holds the API key."""
+    served_model: str | None = None
+    """For `endpoint` and `command`: the model name to ask for. Default: the first one that /v1/models lists."""
+    command: "CommandSpec | None" = None
+    """For `command`: the templates."""
+    simulate: "SimulatedSpec | None" = None
+    """For `simulated`: the card and the speed."""
+
+
+class CommandSpec(Part):
+    """Templates for an engine started by a command of yours: docker, podman, ssh, srun, kubectl."""
+
+    start: list[str]
+    """Command as a list. `{args}` expands to vLLM's arguments, `{port}`, `{name}`, `{model}` and `{api_key}` to one each."""
+    stop: list[str] | None = None
+    """Command that stops it. Default: SIGTERM to the process group of `start`."""
+    logs: list[str] | None = None
+    """Command that follows its log. Default: the output of `start`."""
+    url: str = "http://127.0.0.1:{port}"
+    """Where it answers."""
+
+
+class SimulatedSpec(Part):
+    """The simulator's card."""
+
+    card: Literal["h100", "h200", "a100", "l4"] = "h100"
+    """Which card is simulated."""
+    speed: Annotated[float, Field(gt=0)] = 20.0
+    """How much faster than real time; measured times are scaled back."""
+    noise: Annotated[float, Field(ge=0, le=0.5)] = 0.01
+    """Relative standard deviation of a step's time."""
+    fault: str | None = None
+    """A fault to play, for tests."""
+
+
+class HardwareSpec(Part):
+    """What a trial may use."""
+
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    """Number of GPUs. Default: all that NVML shows; 0 for the CPU engine."""
+    devices: list[int] | None = None
+    """NVML indices of the GPUs to use. Default: any free ones."""
+    card: str | None = None
+    """Name of the card, for a plan on a machine without it (`h100`, `h200`, ...)."""
+    gpu_memory: Bytes | None = None
+    """Memory per GPU, for a plan on a machine without it."""
+    parallel_trials: Annotated[int, Field(ge=1)] = 1
+    """Trials measured at the same time, on disjoint GPUs."""
+
+
+class BaselineSpec(Part):
+    """What you run today. It is measured first and again at the end."""
+
+    args: dict[str, ArgValue] = Field(default_factory=dict)
+    """vLLM arguments of today's deployment. Empty: vLLM's defaults."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of today's deployment."""
+
+
+class LengthSpec(Part):
+    """Token lengths of a prompt or an answer."""
+
+    kind: Literal["fixed", "normal", "lognormal", "uniform", "empirical"] = "fixed"
+    """Distribution."""
+    mean: Annotated[float, Field(gt=0)] = 512
+    """Mean length in tokens (the length itself for `fixed`)."""
+    stdev: Annotated[float, Field(ge=0)] = 0
+    """Standard deviation in tokens."""
+    low: Annotated[int, Field(ge=1)] = 1
+    """Shortest length."""
+    high: Annotated[int, Field(ge=1)] | None = None
+    """Longest length."""
+    file: str | None = None
+    """For `empirical`: a file with one length a line, or a histogram made by `autotune load from-metrics`."""
+
+
+class PrefixSpec(Part):
+    """Shared prefixes: a stated share of the prompts begins with one of a few common texts."""
+
+    count: Annotated[int, Field(ge=1)] = 8
+    """How many different prefixes."""
+    tokens: Annotated[int, Field(ge=1)] = 256
+    """Length of each, counted in the prompt's length."""
+    share: Share = 1.0
+    """Share of requests that use one."""
+
+
+class TraceSpec(Part):
+    """Arrivals and lengths from a recorded trace."""
+
+    file: str
+    """Path of the trace."""
+    format: Literal["mooncake", "azure", "burstgpt", "jsonl", "sharegpt"] = "jsonl"
+    """Its format."""
+    speed: Annotated[float, Field(gt=0)] = 1.0
+    """Replay this many times faster."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first so many rows."""
+
+
+class WarmupSpec(Part):
+    """What runs before the measured window, at the measured load."""
+
+    requests: Annotated[int, Field(ge=0)] | None = None
+    """At least so many requests. Default: twice the concurrency."""
+    max_duration: Seconds = 60.0
+    """At most so long."""
+    tolerance: Share = 0.05
+    """Two consecutive windows must agree this well in output throughput."""
+
+
+class WindowSpec(Part):
+    """The measured window."""
+
+    duration: Seconds | None = None
+    """Measure for so long."""
+    requests: Annotated[int, Field(ge=1)] | None = None
+    """Measure so many finished requests. With both, whichever comes last."""
+    max_duration: Seconds = 300.0
+    """Never longer than this; a window cut short with too few requests is invalid."""
+
+
+class LoadSpec(Part):
+    """The load. It is the same for every trial: same lengths, same arrival times, fresh content."""
+
+    input_tokens: int | LengthSpec = 512
+    """Prompt length in tokens."""
+    output_tokens: int | LengthSpec = 128
+    """Answer length in tokens (forced with ignore_eos)."""
+    arrivals: Literal["closed", "constant", "poisson", "gamma", "trace"] = "closed"
+    """`closed` keeps a number of requests in flight; the others are open loop at a rate in requests a second."""
+    levels: list[Annotated[float, Field(gt=0)]] = Field(default_factory=lambda: [16.0], min_length=1)
+    """Concurrencies (closed) or rates (open) that are measured on each engine start, in this order."""
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    """For `gamma`: 1 is Poisson, below 1 is burstier."""
+    knee: Annotated[float, Field(gt=0, le=2)] | None = None
+    """Place the load at this share of the baseline's saturation knee instead of `levels`."""
+    api: Literal["completions", "chat"] = "completions"
+    """Which route is used."""
+    prefix: PrefixSpec | None = None
+    """Shared prefixes."""
+    turns: Annotated[int, Field(ge=1)] = 1
+    """Turns of a conversation; every turn repeats what was said before."""
+    trace: TraceSpec | None = None
+    """For `trace` arrivals."""
+    warmup: WarmupSpec = WarmupSpec()
+    """Before the window."""
+    window: WindowSpec = WindowSpec(duration=20.0)
+    """The measured window."""
+    request_timeout: Seconds = 300.0
+    """A request without an end after so long is an error."""
+    seed: int = 1
+    """Seed of lengths and arrivals (content is fresh in every trial)."""
+    client_processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Client processes."""
+    stop_hopeless: bool = True
+    """Stop a level early when it cannot matter any more, and tell the search what is known."""
+
+
+class ObjectiveSpec(Part):
+    """One thing to optimise."""
+
+    metric: Literal["output_throughput", "total_throughput", "request_throughput", "goodput", "ttft", "tpot", "itl",
+                    "e2e", "tokens_per_joule", "capacity"]  # fmt: skip
+    """Which metric (docs/metrics.md has the formulas). `capacity` is the highest level that holds the SLOs."""
+    direction: Literal["maximize", "minimize"] | None = None
+    """Default: maximize for throughputs, goodput, capacity and tokens per joule; minimize for latencies."""
+    percentile: Annotated[float, Field(gt=0, lt=100)] | None = None
+    """For latencies. Default 95."""
+    level: float | Literal["best", "last", "first"] = "last"
+    """Which load level counts: a value of `load.levels`, or the first, the last or the best one."""
+    per_gpu: bool = False
+    """Divide by the number of GPUs that the layout takes."""
+
+
+class SloSpec(Part):
+    """A limit that a configuration must hold."""
+
+    metric: Literal["ttft", "tpot", "itl", "e2e"]
+    """Which latency."""
+    percentile: Annotated[float, Field(gt=0, lt=100)] = 95
+    """Which percentile."""
+    limit: Seconds
+    """The limit, such as 500ms."""
+
+
+class QualitySpec(Part):
+    """The gate that no recommended configuration may fail."""
+
+    enabled: bool = True
+    """Switch it off only where answers do not matter (dummy weights)."""
+    kl_limit: Annotated[float, Field(gt=0)] = 0.02
+    """Largest mean KL divergence from the baseline, nats per token (upper 95 % bound)."""
+    perplexity_limit: Share = 0.01
+    """Largest relative rise of perplexity (upper 95 % bound)."""
+    agreement_limit: Share = 0.98
+    """Smallest share of equal top-1 tokens where the baseline is sure."""
+    documents: Annotated[int, Field(ge=4)] = 24
+    """How many reference texts are scored."""
+    positions: Annotated[int, Field(ge=16)] = 128
+    """Scored positions per text."""
+    reference: str | None = None
+    """A reference file of an earlier study. Default: recorded from the baseline."""
+    tasks: list[str] = Field(default_factory=list)
+    """For finalists: lm-eval tasks (extra `quality`) or paths of JSONL files with questions and answers."""
+    command: list[str] | None = None
+    """For finalists: your own check; exit code 0 passes. It gets AUTOTUNE_URL, AUTOTUNE_MODEL and AUTOTUNE_API_KEY."""
+
+
+class SearchSpec(Part):
+    """How long and how to search."""
+
+    proposer: Literal["auto", "tpe", "gp", "nsga2", "random", "grid", "local"] = "auto"
+    """Who proposes."""
+    trials: Annotated[int, Field(ge=1)] = 30
+    """Measured configurations, the baseline included; confirmation comes on top."""
+    wall_clock: Seconds | None = None
+    """Stop proposing after so long."""
+    gpu_hours: Annotated[float, Field(gt=0)] | None = None
+    """Stop proposing after so many GPU hours."""
+    patience: Annotated[int, Field(ge=3)] | None = None
+    """Stop after so many measured trials without a gain of the front's hypervolume."""
+    seed: int = 0
+    """Seed of the search."""
+    experts: bool = True
+    """Start with the baseline and known good settings for this card and model class."""
+    sentinel_every: Annotated[int, Field(ge=0)] = 10
+    """Measure the baseline again after so many trials to see drift; 0 never."""
+
+
+class ConfirmSpec(Part):
+    """How a winner is proven: fresh starts, interleaved with the baseline."""
+
+    rounds: Annotated[int, Field(ge=0)] = 3
+    """Rounds; 0 skips the confirmation, and then nothing is claimed."""
+    finalists: Annotated[int, Field(ge=1)] = 3
+    """Configurations besides the baseline."""
+    margin: Share = 0.02
+    """The lower bound of the gain must exceed this before an improvement is claimed."""
+    minimise: bool = True
+    """Undo every changed setting whose effect is within noise."""
+
+
+class StudySpec(Part):
+    """A whole study."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """Name of the study; its results go to `studies/<name>/` beside the study file unless `storage` says otherwise."""
+    model: str
+    """Hugging Face id, a local folder, or a name the simulator knows."""
+    revision: str | None = None
+    """Revision of the model."""
+    engine: EngineSpec = EngineSpec()
+    """How the engine is started."""
+    hardware: HardwareSpec = HardwareSpec()
+    """What a trial may use."""
+    baseline: BaselineSpec = BaselineSpec()
+    """What you run today."""
+    space: "str | SpaceSpec" = "h100-dense"
+    """Name of a file in `search_spaces/`, a path, or the space itself."""
+    load: LoadSpec = LoadSpec()
+    """The load."""
+    objectives: list[ObjectiveSpec] = Field(
+        default_factory=lambda: [ObjectiveSpec(metric="output_throughput"), ObjectiveSpec(metric="ttft", percentile=95)],
+        min_length=1, max_length=4,
+    )  # fmt: skip
+    """What is optimised. The first one decides which single configuration is recommended."""
+    slos: list[SloSpec] = Field(default_factory=list)
+    """Limits; a configuration that breaks one is not recommended."""
+    quality: QualitySpec = QualitySpec()
+    """The quality gate."""
+    search: SearchSpec = SearchSpec()
+    """The search."""
+    confirm: ConfirmSpec = ConfirmSpec()
+    """The proof."""
+    storage: str | None = None
+    """Folder for the results, or a PostgreSQL URL for several drivers."""
+
+
+class ParameterSpec(Part):
+    """One tunable setting. Exactly one of the four kinds."""
+
+    ladder: list[int | float] | None = None
+    """Ordered numbers, at most 16 steps."""
+    choice: list[ArgValue] | None = None
+    """Unordered values; `null` leaves the argument out."""
+    switch: bool | None = None
+    """On or off (`switch: true`)."""
+    layout: "LayoutSpec | None" = None
+    """Tensor x data x expert x pipeline parallel as one choice."""
+    when: str | None = None
+    """Only where this expression holds, such as `quantization == "fp8"`."""
+    env: bool = False
+    """An environment variable instead of an argument."""
+    description: str | None = None
+    """What it does, for the reader."""
+
+
+class LayoutSpec(Part):
+    """How the layouts are made from the number of GPUs, heads and experts."""
+
+    tensor_parallel: list[int] | None = None
+    """Allowed sizes. Default: powers of two up to the GPUs."""
+    data_parallel: list[int] | None = None
+    """Allowed sizes. Default: what is left of the GPUs."""
+    pipeline_parallel: list[int] | None = None
+    """Allowed sizes. Default: 1."""
+    expert_parallel: list[bool] | None = None
+    """Default: off and on for models with experts, off for others."""
+    use_all_gpus: bool = False
+    """Leave out layouts with idle GPUs."""
+
+
+class SpaceSpec(Part):
+    """A search space, inline or as a file of its own."""
+
+    name: str | None = None
+    """Name, for messages."""
+    description: str | None = None
+    """For whom it is made."""
+    parameters: dict[str, ParameterSpec]
+    """Setting by vLLM's argument name."""
+    require: list[str] = Field(default_factory=list)
+    """Relations that must hold, such as `max_num_batched_tokens >= max_num_seqs`."""
+    derive: dict[str, str] = Field(default_factory=dict)
+    """Arguments computed from others."""
+    fixed: dict[str, ArgValue] = Field(default_factory=dict)
+    """Arguments that this space sets for every trial but the baseline."""
+
+
+for _model in (EngineSpec, ParameterSpec, StudySpec):
+    _model.model_rebuild()

@@ -1,0 +1,70 @@
+"""Quantities with units as people write them: ``500ms``, ``80GiB``, ``4h``, ``5%``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+_DURATION = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {
+    "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*$")
+
+
+def _split(text: str) -> tuple[float, str] | None:
+    match = _NUMBER.match(text)
+    return (float(match.group(1)), match.group(2).lower()) if match else None
+
+
+def parse_duration(value: object) -> object:
+    """Seconds from ``"500ms"``, ``"4h"``, ``"1h30m"`` or a plain number of seconds.
+
+    Raises:
+        ValueError: the text is no duration; the message says what is.
+    """
+    if not isinstance(value, str):
+        return value
+    pieces = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", value)
+    rest = re.sub(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", "", value).strip()
+    if pieces and not rest and all(unit.lower() in _DURATION for _, unit in pieces):
+        return sum(float(number) * _DURATION[unit.lower()] for number, unit in pieces)
+    raise ValueError(f"{value!r} is no duration; write a number with one of {', '.join(_DURATION)}, such as 500ms or 4h")
+
+
+def parse_bytes(value: object) -> object:
+    """Bytes from ``"80GiB"``, ``"512M"`` (binary, as vLLM reads it) or a plain number of bytes.
+
+    Raises:
+        ValueError: the text is no size.
+    """
+    if not isinstance(value, str):
+        return value
+    split = _split(value)
+    if split is None or split[1] not in _BYTES:
+        raise ValueError(f"{value!r} is no size; write a number with a unit, such as 80GiB or 512MiB")
+    return int(split[0] * _BYTES[split[1]])
+
+
+def parse_share(value: object) -> object:
+    """A share between 0 and 1 from ``"5%"`` or ``0.05``.
+
+    Raises:
+        ValueError: the text is no share.
+    """
+    if not isinstance(value, str):
+        return value
+    split = _split(value)
+    if split is None or split[1] not in ("", "%"):
+        raise ValueError(f"{value!r} is no share; write 5% or 0.05")
+    return split[0] / 100 if split[1] == "%" else split[0]
+
+
+Seconds = Annotated[float, BeforeValidator(parse_duration)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Share = Annotated[float, BeforeValidator(parse_share)]
