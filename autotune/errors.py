@@ -2,6 +2,7 @@
 
     AutotuneError            something went wrong that we can name
     ├── SpecError            the user's input is wrong: says where, what is legal and what to do (exit code 2)
+    │   └── SpecErrors       several of them at once
     ├── EnvironmentFault     the host, the engine's environment or the network is at fault (exit code 3)
     └── StoreError           the study's database cannot be used (exit code 4)
 
@@ -10,6 +11,7 @@ A bad *configuration* is never an exception: it is a value (see `autotune.outcom
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -55,6 +57,18 @@ class SpecError(AutotuneError):
         parts = [part for part in (place, self.key, self.message) if part]
         text = ": ".join(parts)
         return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class SpecErrors(SpecError):
+    """Several mistakes in one input, in the order of their lines. Place and key are those of the first."""
+
+    def __init__(self, errors: Sequence[SpecError]) -> None:
+        first = errors[0]
+        super().__init__(first.message, file=first.file, line=first.line, key=first.key, hint=first.hint)
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
 
 
 class EnvironmentFault(AutotuneError):

@@ -1,1 +1,1 @@
-"""spec."""
+"""The study file: reading it, checking it, and its types."""

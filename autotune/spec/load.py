@@ -1,0 +1,55 @@
+"""Reads a study file. Whatever is wrong with it ends as `SpecError`: file, line, key, what is legal, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from autotune.errors import SpecError, SpecErrors
+from autotune.spec.document import Document, read_document
+from autotune.spec.explain import spec_errors
+from autotune.spec.overrides import apply_overrides
+from autotune.spec.secrets import find_secrets
+from autotune.spec.study import StudySpec
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudySpec:
+    """Read and check a study file.
+
+    Args:
+        path: the YAML file.
+        overrides: ``key=value`` texts that are laid over it, such as ``search.trials=5``; values are YAML.
+
+    Raises:
+        SpecError: the file or an override is wrong; with several mistakes it is a `SpecErrors` that lists all.
+    """
+    return validated(apply_overrides(read_document(path), overrides), StudySpec)
+
+
+def validated(document: Document, model: type[ModelT]) -> ModelT:
+    """The document as a typed value; also for a search space that stands in a file of its own.
+
+    Raises:
+        SpecError: as for `load_study`.
+    """
+    errors = find_secrets(document)
+    if not isinstance(document.data, dict):
+        hint = "write one key a line, such as `model: Qwen/Qwen3-8B`"
+        raise SpecError("must be a mapping of keys", file=document.file, line=1, hint=hint)
+    try:
+        value = model.model_validate(document.data)
+    except ValidationError as error:
+        errors += spec_errors(error, model, document)
+    except RecursionError:
+        errors.append(SpecError("is nested too deeply", file=document.file, hint="write it flatter"))
+    else:
+        if not errors:
+            return value
+    if len(errors) == 1:
+        raise errors[0]
+    raise SpecErrors(sorted(errors, key=lambda item: item.line or 0))
