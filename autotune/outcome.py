@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
 
 from autotune.engine.failures import Advice
 from autotune.engine.protocol import Phase, Resolved
@@ -19,8 +21,8 @@ class Measured:
 
     load: LoadReport
     quality: QualityReport | None = None
+    kind: Literal["measured"] = "measured"
 
-    kind = "measured"
     learn = True
     retry = False
     stop = False
@@ -45,8 +47,8 @@ class Infeasible:
     quarantine: tuple[tuple[str, FrozenValue], ...] = ()
     advice: tuple[Advice, ...] = ()
     started: bool = True
+    kind: Literal["infeasible"] = "infeasible"
 
-    kind = "infeasible"
     learn = True
     retry = False
     stop = False
@@ -67,12 +69,12 @@ class Broken:
     reason: str
     retry: bool = True
     stop: bool = False
+    kind: Literal["broken"] = "broken"
 
-    kind = "broken"
     learn = False
 
 
-Outcome: TypeAlias = Measured | Infeasible | Broken
+Outcome: TypeAlias = Annotated[Measured | Infeasible | Broken, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
-"""store."""
+"""Everything that is kept of a study, in one database."""
+
+from autotune.store.store import Interrupted, Store, StudyRow
+
+__all__ = ["Interrupted", "Store", "StudyRow"]

@@ -1,0 +1,90 @@
+"""Keeps one engine running and restarts it only where a configuration needs a new process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engine.protocol import Engine, Lease, RunningEngine, StartFailure, StopReport
+from autotune.space.config import EngineConfig, FrozenValue
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A running engine for a configuration, and whether it took a new process."""
+
+    engine: RunningEngine
+    restarted: bool
+
+
+class EngineKeeper:
+    """Owns the engine of one lease.
+
+    `obtain` changes the running engine where only live settings differ and none exceeds what the engine was started
+    with; otherwise it stops the engine, waits until nothing is left of it, and starts a new one.
+
+    Args:
+        engine: starts engines.
+        lease: what they may use.
+        live: whether live changes are wanted at all.
+    """
+
+    def __init__(self, engine: Engine, lease: Lease, *, live: bool = True) -> None:
+        self._engine = engine
+        self.lease = lease
+        self._live = engine.live_settings if live else frozenset[str]()
+        self._running: RunningEngine | None = None
+        self._started_with: EngineConfig | None = None
+
+    @property
+    def running(self) -> RunningEngine | None:
+        return self._running
+
+    @property
+    def live_settings(self) -> frozenset[str]:
+        """Names that this keeper can change without a restart."""
+        return self._live
+
+    def can_serve(self, config: EngineConfig) -> bool:
+        """Whether the running engine can take `config` without a new process."""
+        if self._running is None or self._started_with is None or self._running.failure() is not None:
+            return False
+        started, ceiling = self._started_with.split(self._live)
+        wanted, settings = config.split(self._live)
+        return started == wanted and ceiling.keys() == settings.keys() and _below(settings, ceiling)
+
+    async def obtain(
+        self,
+        config: EngineConfig,
+        *,
+        folder: Path,
+        fresh: bool = False,
+        on_phase: Callable[[str], None] | None = None,
+    ) -> Obtained | StartFailure:
+        """An engine that runs `config`. `fresh` insists on a new process."""
+        if not fresh and self._running is not None and self.can_serve(config):
+            if await self._running.reconfigure(config.split(self._live)[1]):
+                return Obtained(self._running, restarted=False)
+        await self.release()
+        started = await self._engine.start(config, self.lease, folder=folder, on_phase=on_phase)
+        if isinstance(started, StartFailure):
+            return started
+        self._running, self._started_with = started, config
+        return Obtained(started, restarted=True)
+
+    async def release(self) -> StopReport | None:
+        """Stop the engine, if there is one, and wait until nothing is left of it."""
+        running, self._running, self._started_with = self._running, None, None
+        return await running.stop() if running is not None else None
+
+
+def _below(settings: dict[str, FrozenValue], ceiling: dict[str, FrozenValue]) -> bool:
+    for name, value in settings.items():
+        limit = ceiling[name]
+        if isinstance(value, int | float) and isinstance(limit, int | float):
+            if value > limit:
+                return False
+        elif value != limit:
+            return False
+    return True

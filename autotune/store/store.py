@@ -1,0 +1,267 @@
+"""The study's database: write a record, read the history, know what was running when we died."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from autotune.errors import StoreError
+from autotune.outcome import Measured, Proposal, TrialRecord
+from autotune.store import tables
+
+_RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
+_PROPOSAL: TypeAdapter[Proposal] = TypeAdapter(Proposal)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A trial that was started and never finished: its driver was killed."""
+
+    number: int
+    attempt: int
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """The head of a study. `spec` is the study file's resolved content as JSON."""
+
+    name: str
+    spec: str
+    space_fingerprint: str
+    created_at: float
+
+
+class Store:
+    """One study in one database.
+
+    Args:
+        url: SQLAlchemy URL; for SQLite the file's folder must exist.
+        name: the study's name.
+
+    Every write is one transaction. A finished trial is on the disk when `add` returns.
+
+    Raises:
+        StoreError: from every method, when the database cannot be used; the message says what to do.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url = url
+        self.name = name
+        self._engine = sa.create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
+        if url.startswith("sqlite"):
+            sa.event.listen(self._engine, "connect", _durable)
+        with self._transaction() as connection:
+            tables.metadata.create_all(connection)
+            _check_version(connection, url)
+
+    @classmethod
+    def at(cls, folder: Path, name: str) -> Store:
+        """The store in `folder/study.db`; the folder is made."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be made: {error.strerror}. Choose another `storage:`.") from error
+        return cls(f"sqlite:///{folder / 'study.db'}", name)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise StoreError(f"database {_shown(self.url)}: {cause}") from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    # -- the study ---------------------------------------------------------------------------------------------------
+
+    def head(self) -> StudyRow | None:
+        """The study's head, or None where it was never opened for writing."""
+        table = tables.study
+        with self._transaction() as connection:
+            row = connection.execute(sa.select(table).where(table.c.name == self.name)).first()
+        return StudyRow(row.name, row.spec, row.space_fingerprint, row.created_at) if row else None
+
+    def open(self, spec: str, space_fingerprint: str) -> StudyRow:
+        """Write the study's head, or take up the one that is there (its spec is brought up to date)."""
+        table = tables.study
+        with self._transaction() as connection:
+            found = connection.execute(sa.select(table.c.id).where(table.c.name == self.name)).scalar()
+            values = {"spec": spec, "space_fingerprint": space_fingerprint}
+            if found is None:
+                connection.execute(table.insert().values(name=self.name, created_at=time.time(), **values))
+            else:
+                connection.execute(table.update().where(table.c.id == found).values(**values))
+        head = self.head()
+        if head is None:  # pragma: no cover - the row was written in the transaction above
+            raise StoreError(f"database {_shown(self.url)}: the study vanished while it was opened")
+        return head
+
+    def _study_id(self, connection: Connection) -> int:
+        table = tables.study
+        found = connection.execute(sa.select(table.c.id).where(table.c.name == self.name)).scalar()
+        if found is None:
+            raise StoreError(f"database {_shown(self.url)} holds no study {self.name!r}")
+        return int(found)
+
+    # -- trials ------------------------------------------------------------------------------------------------------
+
+    def begin(self, number: int, attempt: int, proposal: Proposal) -> None:
+        """Note that a trial is about to run, so that a killed one is known after a restart."""
+        with self._transaction() as connection:
+            connection.execute(
+                tables.started.insert().values(
+                    study_id=self._study_id(connection),
+                    number=number,
+                    attempt=attempt,
+                    proposal=_PROPOSAL.dump_json(proposal).decode(),
+                    started_at=time.time(),
+                )
+            )
+
+    def add(self, record: TrialRecord) -> None:
+        """Keep a finished trial."""
+        outcome = record.outcome
+        with self._transaction() as connection:
+            result = connection.execute(
+                tables.trial.insert().values(
+                    study_id=self._study_id(connection),
+                    number=record.number,
+                    config_hash=record.config.hash,
+                    origin=record.proposal.origin,
+                    outcome=outcome.kind,
+                    cause=None if isinstance(outcome, Measured) else outcome.cause,
+                    reason=None if isinstance(outcome, Measured) else outcome.reason,
+                    arguments=json.dumps(record.config.to_dict()),
+                    resolved=json.dumps(dict(record.resolved.values)) if record.resolved else None,
+                    started_at=record.started_at,
+                    seconds=record.seconds,
+                    gpus=record.gpus,
+                    restarted=record.restarted,
+                    record=_RECORD.dump_json(record).decode(),
+                )
+            )
+            key = result.inserted_primary_key
+            trial_id = int(key[0]) if key else 0
+            for table, rows in _details(record):
+                if rows:
+                    connection.execute(table.insert(), [{"trial_id": trial_id, **row} for row in rows])
+
+    def history(self) -> tuple[TrialRecord, ...]:
+        """All finished trials in order."""
+        table = tables.trial
+        with self._transaction() as connection:
+            rows = connection.execute(
+                sa.select(table.c.record)
+                .join(tables.study, tables.study.c.id == table.c.study_id)
+                .where(tables.study.c.name == self.name)
+                .order_by(table.c.number)
+            ).scalars()
+            return tuple(_RECORD.validate_json(row) for row in rows)
+
+    def interrupted(self) -> tuple[Interrupted, ...]:
+        """Trials that were begun and never finished."""
+        begun, done = tables.started, tables.trial
+        with self._transaction() as connection:
+            study_id = self._study_id(connection)
+            finished = sa.select(done.c.number).where(done.c.study_id == study_id)
+            rows = connection.execute(
+                sa.select(begun)
+                .where(begun.c.study_id == study_id, begun.c.number.not_in(finished))
+                .order_by(begun.c.number)
+            ).all()
+        return tuple(Interrupted(row.number, row.attempt, _PROPOSAL.validate_json(row.proposal)) for row in rows)
+
+    def next_number(self) -> int:
+        """The first trial number that was never used."""
+        with self._transaction() as connection:
+            study_id = self._study_id(connection)
+            used = [
+                connection.execute(sa.select(sa.func.max(table.c.number)).where(table.c.study_id == study_id)).scalar()
+                for table in (tables.started, tables.trial)
+            ]
+        return max((number + 1 for number in used if number is not None), default=0)
+
+    # -- documents ---------------------------------------------------------------------------------------------------
+
+    def put(self, kind: str, key: str, body: str) -> None:
+        """Append a JSON document; the latest one of a kind and key counts."""
+        with self._transaction() as connection:
+            connection.execute(
+                tables.document.insert().values(
+                    study_id=self._study_id(connection), kind=kind, key=key, body=body, created_at=time.time()
+                )
+            )
+
+    def get(self, kind: str, key: str) -> str | None:
+        """The latest document of a kind and key."""
+        found = [body for name, body in self.documents(kind) if name == key]
+        return found[-1] if found else None
+
+    def documents(self, kind: str) -> Sequence[tuple[str, str]]:
+        """All documents of a kind as (key, body), oldest first."""
+        table = tables.document
+        with self._transaction() as connection:
+            rows = connection.execute(
+                sa.select(table.c.key, table.c.body)
+                .join(tables.study, tables.study.c.id == table.c.study_id)
+                .where(tables.study.c.name == self.name, table.c.kind == kind)
+                .order_by(table.c.id)
+            ).all()
+        return [(row.key, row.body) for row in rows]
+
+
+Rows = list[dict[str, str | float | int | None]]
+
+
+def _details(record: TrialRecord) -> Iterator[tuple[sa.Table, Rows]]:
+    """The rows that make a record searchable by SQL; the record's JSON holds the same and more."""
+    phases: Rows = [{"kind": "start", "name": item.name, "seconds": item.seconds} for item in record.phases]
+    phases += [{"kind": "stage", "name": name, "seconds": seconds} for name, seconds in record.stage_seconds]
+    yield tables.phase, phases
+    yield tables.fingerprint, [{"name": name, "value": value} for name, value in record.environment]
+    if isinstance(record.outcome, Measured):
+        yield (
+            tables.measurement,
+            [
+                {"level": str(item.level), "level_value": item.level.value, "metric": key, "value": estimate.value,
+                 "low": estimate.low, "high": estimate.high, "n": estimate.n}
+                for item in record.outcome.load.levels
+                for key, estimate in item.metrics
+            ],
+        )  # fmt: skip
+
+
+def _durable(connection: object, _record: object) -> None:
+    """SQLite: readers never block the writer, and a finished trial survives a power cut."""
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _check_version(connection: Connection, url: str) -> None:
+    found = connection.execute(sa.select(tables.schema.c.version)).scalar()
+    if found is None:
+        connection.execute(tables.schema.insert().values(version=tables.SCHEMA_VERSION))
+    elif found > tables.SCHEMA_VERSION:
+        raise StoreError(f"database {_shown(url)} was written by a newer autotune (schema {found}); upgrade this one")
+
+
+def _shown(url: str) -> str:
+    """The URL without a password."""
+    return sa.make_url(url).render_as_string(hide_password=True)

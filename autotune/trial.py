@@ -1,0 +1,216 @@
+"""One trial, start to end: a proposal goes in, a record comes out. A bad configuration is a value here, never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from autotune.engine.failures import Action, Failure, FailureCause
+from autotune.engine.keeper import EngineKeeper, Obtained
+from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
+from autotune.errors import AutotuneError
+from autotune.events import Observer, StageStarted
+from autotune.load.measure import EngineDied, LoadClient, Progress
+from autotune.load.report import LoadReport, Target
+from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
+from autotune.quality.report import QualityReport
+from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
+
+
+class Preflight(Protocol):
+    """Refuses configurations that cannot work, before anything is started, and learns from every start."""
+
+    def refuse(self, config: EngineConfig) -> Infeasible | None:
+        """The reason why `config` cannot work, or None."""
+
+    def learn(self, config: EngineConfig, engine: RunningEngine) -> None:
+        """Calibrate with what a real start showed."""
+
+
+class QualityGate(Protocol):
+    """Compares an engine's answers with the reference."""
+
+    async def check(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
+        """The verdict on `config`, measured or taken from an earlier trial with the same precision."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where trials run: everything that stays the same from one trial to the next."""
+
+    spec: StudySpec
+    keeper: EngineKeeper
+    client: LoadClient
+    preflight: Preflight
+    gate: QualityGate | None
+    folder: Path
+    observer: Observer
+    environment: tuple[tuple[str, str], ...] = ()
+    vocabulary: int = 0
+
+
+@dataclass
+class _Progress:
+    """What a trial has gathered so far; it survives an interruption."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = ()
+    resolved: Resolved | None = None
+    restarted: bool = False
+    invalid: str | None = None
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+
+
+async def run_trial(bench: Bench, proposal: Proposal, number: int, *, attempt: int = 1, fresh: bool = False) -> TrialRecord:
+    """Run one trial.
+
+    Args:
+        bench: where.
+        proposal: what.
+        number: the trial's number; it names its folder and seeds the content of its prompts.
+        attempt: 1, or more for a repeated `Broken` trial.
+        fresh: insist on a new engine process (confirmation).
+
+    Returns:
+        The record, whatever happened. Only cancellation and faults of our own leave as exceptions.
+    """
+    begin, started_at = time.monotonic(), time.time()
+    folder = bench.folder / f"trial-{number:04d}"
+    progress = _Progress()
+    outcome = bench.preflight.refuse(proposal.config) if proposal.origin != "baseline" else None
+    if outcome is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = await _measure(bench, proposal, number, folder, progress, fresh=fresh)
+    seconds = time.monotonic() - begin
+    progress.seconds["overhead"] = max(0.0, seconds - sum(progress.seconds.values()))
+    return TrialRecord(
+        number=number,
+        proposal=proposal,
+        outcome=outcome,
+        started_at=started_at,
+        seconds=seconds,
+        gpus=len(bench.keeper.lease.gpus),
+        phases=progress.phases,
+        resolved=progress.resolved,
+        stage_seconds=tuple(progress.seconds.items()),
+        attempt=attempt,
+        restarted=progress.restarted,
+        folder=folder if folder.exists() else None,
+        environment=bench.environment,
+    )
+
+
+async def _measure(
+    bench: Bench, proposal: Proposal, number: int, folder: Path, progress: _Progress, *, fresh: bool
+) -> Outcome:
+    """Start (or change) the engine, put the load on it, check its answers."""
+    with progress.stage("start"):
+        bench.observer.notify(StageStarted(number, "start"))
+        obtained = await bench.keeper.obtain(
+            proposal.config,
+            folder=folder,
+            fresh=fresh,
+            on_phase=lambda name: bench.observer.notify(StageStarted(number, "start", name)),
+        )
+    if isinstance(obtained, StartFailure):
+        progress.phases = obtained.phases
+        progress.restarted = True
+        return outcome_of(obtained.failure)
+    engine = obtained.engine
+    progress.restarted, progress.resolved = obtained.restarted, engine.resolved
+    if obtained.restarted:
+        progress.phases = engine.phases
+        bench.preflight.learn(proposal.config, engine)
+    if engine.resolved.mismatches:
+        return Broken("not_as_asked", "; ".join(engine.resolved.mismatches), retry=False)
+    try:
+        load = await _load(bench, engine, number, folder, progress)
+        if load.invalid:
+            return Broken("invalid_measurement", "; ".join(load.invalid))
+        quality = await _quality(bench, obtained, proposal.config, number, folder, progress)
+    except EngineDied as death:
+        return await _death(bench, engine, str(death))
+    return Measured(load, quality)
+
+
+async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, progress: _Progress) -> LoadReport:
+    def seen(update: Progress) -> None:
+        bench.observer.notify(StageStarted(number, "measure", str(update)))
+
+    target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
+    with progress.stage("load"):
+        report = await bench.client.measure(
+            target,
+            bench.spec.load,
+            slos=bench.spec.slos,
+            trial_seed=number,
+            folder=folder,
+            metrics=engine.metrics,
+            reset=engine.reset_caches,
+            alive=lambda: _death_sentence(engine),
+            on_progress=seen,
+        )
+    warmup = sum(level.warmup_s for level in report.levels) / engine.time_scale
+    window = sum(level.window_s for level in report.levels) / engine.time_scale
+    spent = progress.seconds.pop("load")
+    progress.seconds |= {"warmup": warmup, "measure": window}
+    progress.seconds["overhead"] = progress.seconds.get("overhead", 0.0) + max(0.0, spent - warmup - window)
+    return report
+
+
+async def _quality(
+    bench: Bench, obtained: Obtained, config: EngineConfig, number: int, folder: Path, progress: _Progress
+) -> QualityReport | None:
+    if bench.gate is None:
+        return None
+    with progress.stage("quality"):
+        bench.observer.notify(StageStarted(number, "quality"))
+        return await bench.gate.check(obtained.engine, config, folder)
+
+
+def _death_sentence(engine: RunningEngine) -> str | None:
+    failure = engine.failure()
+    return failure.failure_class if failure is not None else None
+
+
+async def _death(bench: Bench, engine: RunningEngine, sentence: str) -> Outcome:
+    """The engine died or hung under load: let its log speak, then make sure that nothing of it is left."""
+    failure = engine.failure()
+    for _ in range(20):
+        if failure is not None:
+            break
+        await asyncio.sleep(0.1)  # the log's last lines may still be on their way
+        failure = engine.failure()
+    await bench.keeper.release()
+    return outcome_of(failure) if failure is not None else Broken("engine_died", sentence)
+
+
+def outcome_of(failure: Failure) -> Outcome:
+    """What follows from a classified failure."""
+    reason = failure.lines[0] if failure.lines else failure.failure_class
+    if failure.cause is FailureCause.CONFIG:
+        quarantine = failure.quarantine if failure.action is Action.QUARANTINE_VALUE else ()
+        return Infeasible(failure.failure_class, reason, quarantine=quarantine, advice=failure.advice)
+    return Broken(
+        failure.failure_class,
+        reason,
+        retry=failure.action in (Action.RETRY_ONCE, Action.STOP_IF_REPEATS),
+        stop=failure.action is Action.STOP,
+    )
+
+
+class TrialFault(AutotuneError):
+    """The same trial broke too often; the machine is sick and the study stops."""
