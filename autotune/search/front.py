@@ -1,0 +1,108 @@
+"""The feasible Pareto front, its hypervolume and its knee. Everything is minimised inside this module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.outcome import TrialRecord
+from autotune.search.objectives import Objectives, searched
+
+Array = NDArray[np.float64]
+
+
+def dominates(first: Sequence[float], second: Sequence[float]) -> bool:
+    """`first` is nowhere worse and somewhere better (losses: smaller is better)."""
+    return all(a <= b for a, b in zip(first, second, strict=True)) and any(
+        a < b for a, b in zip(first, second, strict=True)
+    )
+
+
+def non_dominated(losses: Array) -> NDArray[np.bool_]:
+    """Mask of the rows that no other row dominates; of equal rows the first one stays."""
+    count = len(losses)
+    keep = np.ones(count, dtype=np.bool_)
+    for index in range(count):
+        no_worse = np.all(losses <= losses[index], axis=1)
+        better = no_worse & np.any(losses < losses[index], axis=1)
+        equal = no_worse & ~better
+        keep[index] = not better.any() and not equal[:index].any()
+    return keep
+
+
+def hypervolume(losses: Array, reference: Sequence[float]) -> float:
+    """Volume that the rows dominate below `reference`; exact, in any number of dimensions (fast up to 4)."""
+    ref = np.asarray(reference, dtype=np.float64)
+    rows = np.asarray(losses, dtype=np.float64).reshape(-1, len(ref))
+    rows = rows[np.all(rows < ref, axis=1)]
+    if len(rows) == 0:
+        return 0.0
+    return _volume(rows[non_dominated(rows)], ref)
+
+
+def _volume(rows: Array, ref: Array) -> float:
+    """Slices along the last objective: each slab has the volume of the rows below it in one dimension less."""
+    if rows.shape[1] == 1:
+        return float(ref[0] - rows[:, 0].min())
+    if rows.shape[1] == 2:
+        order = rows[np.argsort(rows[:, 0])]
+        lowest = np.minimum.accumulate(order[:, 1])
+        right = np.append(order[1:, 0], ref[0])
+        return float(np.sum((right - order[:, 0]) * (ref[1] - lowest)))
+    order = rows[np.argsort(rows[:, -1])]
+    tops = np.append(order[1:, -1], ref[-1])
+    total = 0.0
+    for index in range(len(order)):
+        height = tops[index] - order[index, -1]
+        if height > 0:
+            slab = order[: index + 1, :-1]
+            total += height * _volume(slab[non_dominated(slab)], ref[:-1])
+    return float(total)
+
+
+def front_of(records: Sequence[TrialRecord], objectives: Objectives) -> list[TrialRecord]:
+    """The feasible records that no feasible record dominates, best first objective first."""
+    feasible = [record for record in searched(records) if objectives.feasible(record)]
+    if not feasible:
+        return []
+    rows = losses_of(feasible, objectives)
+    kept = [record for record, keep in zip(feasible, non_dominated(rows), strict=True) if keep]
+    return sorted(kept, key=objectives.rank)
+
+
+def losses_of(records: Sequence[TrialRecord], objectives: Objectives) -> Array:
+    """One row of model losses (logarithms) per record; all records must be measured."""
+    rows = [objectives.model_losses(values) for record in records if (values := objectives.values(record)) is not None]
+    return np.asarray(rows, dtype=np.float64).reshape(-1, len(objectives.items))
+
+
+def reference_of(rows: Array, margin: float = 0.1) -> Array:
+    """A point a little worse than the worst row in every objective; `margin` is a share of the spread."""
+    worst, best = rows.max(axis=0), rows.min(axis=0)
+    return np.asarray(worst + margin * np.maximum(worst - best, 1e-3), dtype=np.float64)
+
+
+def knee_of(front: Sequence[TrialRecord], objectives: Objectives) -> TrialRecord | None:
+    """The member that lies farthest from the line between the ends, towards better; None for fewer than three.
+
+    With logarithms scaled to the front's own extent, in any number of objectives: the smallest sum of scaled losses.
+    """
+    if len(front) < 3 or len(objectives.items) < 2:
+        return None
+    rows = losses_of(front, objectives)
+    extent = np.maximum(rows.max(axis=0) - rows.min(axis=0), 1e-12)
+    sums = ((rows - rows.min(axis=0)) / extent).sum(axis=1)
+    return front[int(np.argmin(sums))]
+
+
+def feasible_hypervolume(records: Sequence[TrialRecord], objectives: Objectives, reference: Sequence[float]) -> float:
+    """Hypervolume of the feasible front in logarithms below `reference`."""
+    front = front_of(records, objectives)
+    return hypervolume(losses_of(front, objectives), reference) if front else 0.0
+
+
+def finite(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) for value in values)

@@ -1,0 +1,223 @@
+"""What a record is worth: objective values and constraints, always in the same order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.load.report import LevelReport
+from autotune.outcome import Infeasible, Measured, TrialRecord
+from autotune.quality.report import QualityReport, QualityVerdict
+from autotune.spec.study import ObjectiveSpec, SloSpec, StudySpec
+
+LATENCIES = frozenset({"ttft", "tpot", "itl", "e2e"})
+REPEATS = frozenset({"sentinel", "confirm", "minimise"})
+"""Origins of measurements that repeat a known configuration: they prove or watch, they do not search."""
+CLEAR_VIOLATION = 0.05
+"""A failed gate is told as at least this far from passing, so that noise at the limit cannot hide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One objective.
+
+    Attributes:
+        key: metric key of a level report, such as `ttft_p95_ms`; `capacity` is computed here.
+        maximize: more is better.
+        level: a level's value, `first`, `last` or `best`.
+        per_gpu: divided by the GPUs of the trial.
+    """
+
+    key: str
+    maximize: bool
+    level: float | str
+    per_gpu: bool = False
+
+    @property
+    def label(self) -> str:
+        """Unique and readable, such as `ttft_p95_ms@last`."""
+        level = f"{self.level:g}" if isinstance(self.level, float | int) else self.level
+        per_gpu = "/gpu" if self.per_gpu else ""
+        return f"{self.key}{per_gpu}" if self.key == "capacity" else f"{self.key}{per_gpu}@{level}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A limit on a latency, in milliseconds."""
+
+    key: str
+    limit_ms: float
+
+    @property
+    def name(self) -> str:
+        return f"slo_{self.key}"
+
+    def violation(self, report: LevelReport) -> float:
+        """Natural logarithm of measured over limit: 0 at the limit, above 0 beyond it, 1 where nothing was measured."""
+        estimate = report.estimate(self.key)
+        if estimate is None or not math.isfinite(estimate.value) or estimate.value <= 0:
+            return 1.0
+        return math.log(estimate.value / self.limit_ms)
+
+
+@dataclass(frozen=True)
+class Objectives:
+    """The study's objectives and limits, and how records compare under them."""
+
+    items: tuple[Objective, ...]
+    slos: tuple[Slo, ...] = ()
+    levels: tuple[float, ...] = ()
+    """The study's load levels; empty where they are placed by the knee."""
+
+    @classmethod
+    def of(cls, spec: StudySpec) -> Objectives:
+        """The objectives of a study file."""
+        return cls(
+            items=tuple(_objective(item) for item in spec.objectives),
+            slos=tuple(_slo(item) for item in spec.slos),
+            levels=() if spec.load.knee is not None else tuple(spec.load.levels),
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(item.label for item in self.items)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """`maximize` or `minimize`, one per objective."""
+        return tuple("maximize" if item.maximize else "minimize" for item in self.items)
+
+    @property
+    def constraint_names(self) -> tuple[str, ...]:
+        """Names of what `constraints` returns, in its order."""
+        return (*(f"{index}_{slo.name}" for index, slo in enumerate(self.slos)), "quality", "feasible")
+
+    def values(self, record: TrialRecord) -> tuple[float, ...] | None:
+        """One finite value per objective (milliseconds, tokens per second, ...), or None where one was not measured."""
+        if not isinstance(record.outcome, Measured):
+            return None
+        found = [self._value(item, record.outcome.load.levels, record.gpus) for item in self.items]
+        values = tuple(value for value in found if value is not None and math.isfinite(value))
+        return values if len(values) == len(self.items) else None
+
+    def constraints(self, record: TrialRecord) -> tuple[float, ...]:
+        """One number per SLO, one for the quality gate, one for `feasible`; above 0 is violated. Always all of them.
+
+        What an infeasible configuration would have done to SLOs and quality is not known: 0, neither held nor broken.
+        """
+        outcome = record.outcome
+        if isinstance(outcome, Measured):
+            complete = -1.0 if self.values(record) is not None else 1.0
+            slos = (self._slo_violation(slo, outcome.load.levels) for slo in self.slos)
+            return (*slos, _quality_violation(outcome.quality), complete)
+        violation = max(outcome.violation, CLEAR_VIOLATION) if isinstance(outcome, Infeasible) else 1.0
+        return (*(0.0 for _ in self.slos), 0.0, violation)
+
+    def feasible(self, record: TrialRecord) -> bool:
+        """Measured, and every constraint holds."""
+        return isinstance(record.outcome, Measured) and all(value <= 0 for value in self.constraints(record))
+
+    def better(self, first: TrialRecord, second: TrialRecord) -> bool:
+        """`first` is to be preferred: feasible before infeasible, then less violation, then the first objective."""
+        return self.rank(first) < self.rank(second)
+
+    def rank(self, record: TrialRecord) -> tuple[float, ...]:
+        """Sorts records from best to worst: total violation, then the objectives in their order."""
+        values = self.values(record)
+        violation = sum(max(value, 0.0) for value in self.constraints(record))
+        if values is None:
+            return (math.inf, violation)
+        return (0.0 if self.feasible(record) else violation, *self.losses(values))
+
+    def losses(self, values: Sequence[float]) -> tuple[float, ...]:
+        """Values as losses on their natural scale: smaller is better for every objective."""
+        return tuple(-value if item.maximize else value for item, value in zip(self.items, values, strict=True))
+
+    def model_losses(self, values: Sequence[float]) -> tuple[float, ...]:
+        """Losses for models: logarithms, because effects on speeds and latencies multiply."""
+        return tuple(
+            -self._log(item, value) if item.maximize else self._log(item, value)
+            for item, value in zip(self.items, values, strict=True)
+        )
+
+    def _log(self, item: Objective, value: float) -> float:
+        floor = min(self.levels) / 2 if item.key == "capacity" and self.levels else 1e-9
+        return math.log(max(value, floor))
+
+    def _value(self, item: Objective, levels: Sequence[LevelReport], gpus: int) -> float | None:
+        if item.key == "capacity":
+            found: float | None = max((one.level.value for one in levels if self._holds(one)), default=0.0)
+        elif item.level == "best":
+            found = self._best(item, levels)
+        else:
+            report = self._pick(item.level, levels)
+            found = _figure(report, item.key) if report is not None else None
+        if found is None:
+            return None
+        return found / gpus if item.per_gpu and gpus > 0 else found
+
+    def _best(self, item: Objective, levels: Sequence[LevelReport]) -> float | None:
+        holding = [one for one in levels if self._holds(one)] or list(levels)
+        figures = [value for one in holding if (value := _figure(one, item.key)) is not None]
+        if not figures:
+            return None
+        return max(figures) if item.maximize else min(figures)
+
+    def _pick(self, level: float | str, levels: Sequence[LevelReport]) -> LevelReport | None:
+        if not levels:
+            return None
+        if isinstance(level, str):
+            index = 0 if level == "first" else -1
+            if not self.levels:
+                return levels[index]
+            level = self.levels[index]
+        return next((one for one in levels if math.isclose(one.level.value, level, rel_tol=1e-6)), None)
+
+    def _holds(self, report: LevelReport) -> bool:
+        return all(slo.violation(report) <= 0 for slo in self.slos)
+
+    def _slo_violation(self, slo: Slo, levels: Sequence[LevelReport]) -> float:
+        """Worst over the levels that the objectives read; with `best` or `capacity`, one level that holds is enough."""
+        if not levels:
+            return 1.0
+        picked: list[float] = []
+        for item in self.items:
+            if item.key == "capacity" or item.level == "best":
+                easiest = min(levels, key=lambda one: max(other.violation(one) for other in self.slos))
+                picked.append(slo.violation(easiest))
+            else:
+                report = self._pick(item.level, levels)
+                picked.append(slo.violation(report) if report is not None else 1.0)
+        return max(picked)
+
+
+def searched(history: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The records that teach the search, one per configuration: no faults of ours, no repeats; the latest counts."""
+    latest: dict[str, TrialRecord] = {}
+    for record in history:
+        if record.outcome.learn and record.proposal.origin not in REPEATS:
+            latest[record.config.hash] = record
+    return sorted(latest.values(), key=lambda record: record.number)
+
+
+def _objective(spec: ObjectiveSpec) -> Objective:
+    latency = spec.metric in LATENCIES
+    key = f"{spec.metric}_p{spec.percentile or 95:g}_ms" if latency else spec.metric
+    maximize = spec.direction == "maximize" if spec.direction else not latency
+    return Objective(key=key, maximize=maximize, level=spec.level, per_gpu=spec.per_gpu)
+
+
+def _slo(spec: SloSpec) -> Slo:
+    return Slo(key=f"{spec.metric}_p{spec.percentile:g}_ms", limit_ms=spec.limit * 1000)
+
+
+def _figure(report: LevelReport, key: str) -> float | None:
+    estimate = report.estimate(key)
+    return estimate.value if estimate is not None else dict(report.engine).get(key)
+
+
+def _quality_violation(report: QualityReport | None) -> float:
+    if report is None or report.verdict in (QualityVerdict.PASSED, QualityVerdict.SKIPPED, QualityVerdict.UNDECIDED):
+        return -1.0
+    return max(report.violation, CLEAR_VIOLATION)

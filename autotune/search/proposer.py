@@ -1,0 +1,206 @@
+"""Who proposes the next configuration. All proposers share one order: repeat faults, baseline, experts, then search.
+
+A proposer keeps no state that matters: what it proposes is a function of the seed, the records and what runs now. So a
+study that was killed at any moment goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from autotune.errors import SpecError
+from autotune.outcome import Broken, Proposal, TrialRecord
+from autotune.search.objectives import REPEATS, Objectives, searched
+from autotune.search.restart import CostModel
+from autotune.search.screen import Refuse, Screen, Tried
+from autotune.space.config import EngineConfig
+
+if TYPE_CHECKING:
+    from autotune.space.experts import Expert
+    from autotune.space.space import SearchSpace
+
+ATTEMPTS = 3
+"""A configuration that met a fault of ours is run again until it has had so many attempts."""
+TRIES = 400
+"""Points looked at before a random search says that the space is exhausted."""
+
+
+class Proposer(Protocol):
+    """Proposes configurations one after the other."""
+
+    def propose(self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = ()) -> Proposal | None:
+        """The next configuration to try, given all records of the study and what is being tried now.
+
+        Returns:
+            None when nothing is left to propose.
+        """
+
+    def told(self, record: TrialRecord) -> None:
+        """Hear an outcome as soon as it is known. The record will also be in the next `history`."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a search strategy decides on."""
+
+    records: Sequence[TrialRecord]
+    """What taught us something, one record per configuration."""
+    history: Sequence[TrialRecord]
+    running: Sequence[Proposal]
+    tried: Tried
+    seed: int
+    """Differs for every call of a study, and is the same when the study is replayed."""
+
+    @property
+    def rng(self) -> random.Random:
+        return random.Random(self.seed)
+
+
+class Strategy(Protocol):
+    """The part of a proposer that searches."""
+
+    def suggest(self, situation: Situation) -> Proposal | None:
+        """A configuration that the screen admits, or None when it finds none."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every strategy is made from."""
+
+    screen: Screen
+    objectives: Objectives
+    baseline: EngineConfig
+    seed: int
+    live: frozenset[str] = frozenset()
+    """Settings that a running engine can change."""
+    costs: CostModel = field(default_factory=CostModel)
+
+    def random_proposal(self, situation: Situation, note: str = "") -> Proposal | None:
+        """A uniformly drawn admitted configuration; None when many draws in a row found none."""
+        rng = situation.rng
+        for _ in range(TRIES):
+            candidate = self.screen.candidate(self.screen.random_point(rng), situation.tried)
+            if candidate.admitted:
+                return candidate.proposal("sampler", note)
+        return None
+
+
+class StudyProposer:
+    """Faults again, the baseline, the experts, then a strategy."""
+
+    def __init__(self, setting: Setting, strategy: Strategy, experts: Sequence[Expert] = ()) -> None:
+        self._setting = setting
+        self._strategy = strategy
+        self._experts = tuple(experts)
+
+    def propose(self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = ()) -> Proposal | None:
+        again = _to_retry(history, running)
+        if again is not None:
+            return again
+        tried = Tried.of(history, running)
+        if self._setting.baseline.hash not in tried.hashes:
+            return Proposal(self._setting.baseline, origin="baseline", note="what you run today")
+        expert = self._expert(tried)
+        if expert is not None:
+            return expert
+        seed = hash_seed(self._setting.seed, len(history) + len(running))
+        return self._strategy.suggest(Situation(searched(history), history, running, tried, seed))
+
+    def told(self, record: TrialRecord) -> None:
+        """Nothing to do: the history says it all."""
+
+    def _expert(self, tried: Tried) -> Proposal | None:
+        for expert in self._experts:
+            candidate = self._setting.screen.candidate(dict(expert.point), tried)
+            if candidate.admitted:
+                return candidate.proposal("expert", expert.note)
+        return None
+
+
+def hash_seed(seed: int, number: int) -> int:
+    """A seed for one call; never the same draws after a resume."""
+    return (seed * 1_000_003 + number * 7_919 + 1) % 2**32
+
+
+def _to_retry(history: Sequence[TrialRecord], running: Sequence[Proposal]) -> Proposal | None:
+    """The latest configuration whose last outcome was a fault of ours, while it has attempts left."""
+    last: dict[str, TrialRecord] = {}
+    faults: dict[str, int] = {}
+    for record in history:
+        if record.proposal.origin in REPEATS:
+            continue
+        last[record.config.hash] = record
+        if isinstance(record.outcome, Broken):
+            faults[record.config.hash] = faults.get(record.config.hash, 0) + 1
+    busy = {one.config.hash for one in running}
+    for key, record in reversed(last.items()):
+        outcome = record.outcome
+        if not isinstance(outcome, Broken) or not outcome.retry or outcome.stop or key in busy:
+            continue
+        if max(faults[key], record.attempt) < ATTEMPTS:
+            note = f"again after {outcome.cause}"
+            return Proposal(record.config, record.proposal.point, _origin_of_retry(record), note)
+    return None
+
+
+def _origin_of_retry(record: TrialRecord) -> str:
+    """A baseline stays the baseline, whatever happened to its first attempt."""
+    return record.proposal.origin if record.proposal.origin == "baseline" else "retry"
+
+
+def create_proposer(
+    name: str,
+    space: SearchSpace,
+    objectives: Objectives,
+    base: EngineConfig,
+    seed: int,
+    experts: Sequence[Expert],
+    refuse: Refuse,
+    baseline: EngineConfig,
+    *,
+    live: Collection[str] = (),
+    costs: CostModel | None = None,
+) -> Proposer:
+    """The proposer of a study.
+
+    Args:
+        name: one of `auto`, `tpe`, `gp`, `nsga2`, `random`, `grid`, `local`.
+        space: what may be proposed.
+        objectives: what is optimised, and under which limits.
+        base: arguments that every trial gets.
+        seed: the same seed and the same outcomes give the same proposals.
+        experts: known good settings, tried right after the baseline, in this order.
+        refuse: the preflight: why a configuration need not be started, or None.
+        baseline: what runs today; proposed first.
+        live: settings that the engine can change without a restart.
+        costs: seconds of starts and measurements before any was seen.
+
+    Raises:
+        SpecError: unknown name.
+        EnvironmentFault: the proposer needs an extra that is not installed.
+    """
+    makers = _makers()
+    if name not in makers:
+        raise SpecError(f"unknown proposer {name!r}", key="search.proposer", hint=f"legal: {', '.join(makers)}")
+    setting = Setting(Screen(space, base, refuse), objectives, baseline, seed, frozenset(live), costs or CostModel())
+    return StudyProposer(setting, makers[name](setting), experts)
+
+
+def _makers() -> dict[str, Callable[[Setting], Strategy]]:
+    from autotune.search.auto import AutoStrategy
+    from autotune.search.local import LocalStrategy
+    from autotune.search.plain import GridStrategy, RandomStrategy
+    from autotune.search.samplers import SamplerStrategy
+
+    return {
+        "auto": AutoStrategy,
+        "tpe": lambda setting: SamplerStrategy(setting, "tpe"),
+        "gp": lambda setting: SamplerStrategy(setting, "gp"),
+        "nsga2": lambda setting: SamplerStrategy(setting, "nsga2"),
+        "random": RandomStrategy,
+        "grid": GridStrategy,
+        "local": LocalStrategy,
+    }
