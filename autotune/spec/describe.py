@@ -8,6 +8,7 @@ from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_ori
 from pydantic import BaseModel, BeforeValidator
 
 from autotune.spec import units
+from autotune.spec.secrets import redacted
 
 _QUANTITIES = {
     units.parse_duration: "a duration such as 500ms, 20s or 4h",
@@ -58,12 +59,20 @@ def item_of(annotation: object, kind: type) -> object | None:
     return None
 
 
+def accepts_flags(annotation: object) -> bool:
+    """True and false are legal here, or in the list that stands here."""
+    item = item_of(annotation, list)
+    return any(bare(part) is bool for part in members(annotation)) or (item is not None and accepts_flags(item))
+
+
 def describe(annotation: object, metadata: tuple[object, ...] = ()) -> str:
     """What a value of this type looks like, in a few words."""
     for mark in (*metadata, *(get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())):
         if isinstance(mark, BeforeValidator) and mark.func in _QUANTITIES:
             return _QUANTITIES[mark.func]
     parts = members(annotation)
+    if float in parts:
+        parts = tuple(part for part in parts if part is not int)
     if len(parts) > 4:
         return ARGUMENT_VALUE
     return " or ".join(dict.fromkeys(_describe_one(part) for part in parts))
@@ -102,6 +111,6 @@ def show(value: object) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
-        return repr(value if len(value) <= 60 else f"{value[:57]}...")
+        return units.shortened(redacted(value))
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -91,7 +92,7 @@ def _explain_group(
     wanted = model_of(point.annotation) if isinstance(point.value, dict) else None
     if wanted is not None:
         for place, details in union:
-            if any(branch.endswith(f":{wanted.__name__}") for branch in place.branches):
+            if any(re.search(rf"\b{wanted.__name__}\b", branch) for branch in place.branches):
                 yield from _explain(place, details, model, document)
         return
     ranges = [entry for entry in union if entry[1]["type"] in _RANGES and entry[0].path == point.path]

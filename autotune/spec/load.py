@@ -44,7 +44,8 @@ def validated(document: Document, model: type[ModelT]) -> ModelT:
     try:
         value = model.model_validate(document.data)
     except ValidationError as error:
-        errors += spec_errors(error, model, document)
+        secret = {item.key for item in errors}
+        errors += [item for item in spec_errors(error, model, document) if item.key not in secret]
     except RecursionError:
         errors.append(SpecError("is nested too deeply", file=document.file, hint="write it flatter"))
     else:

@@ -26,9 +26,9 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _apply(document: Document, text: str) -> Document:
-    source = f"--set {text if len(text) <= 80 else text[:77] + '...'}"
     key, equals, raw = text.partition("=")
     key = key.strip()
+    source = f"--set {key if len(key) <= 80 else key[:77] + '...'}"  # not the value, which may be a secret
     if not equals or not key:
         raise SpecError("needs a key and a value", file=source, hint="write key=value, such as search.trials=5")
     steps = [int(index) if index else name for name, index in _STEP.findall(key)]

@@ -41,6 +41,8 @@ def _secrets(value: Plain, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _secrets(inner, (*path, index))
+    elif isinstance(value, int | float) and not isinstance(value, bool) and _named_secret(path, str(value)):
+        yield path, f"put it into an environment variable and write ${{{path[-1]}}} here"
     elif isinstance(value, str) and _URL_PASSWORD.search(value):
         yield path, "leave the password out of the address: PGPASSWORD or ~/.pgpass is read for PostgreSQL"
     elif isinstance(value, str) and (_KEYS.search(value) or _BEARER.search(value) or _named_secret(path, value)):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from autotune.spec import checks
+from autotune.spec.checks import Problem, StudyProblems
+from autotune.spec.describe import accepts_flags, describe
 from autotune.spec.units import Bytes, Seconds, Share
 
 Scalar = bool | int | float | str | None
@@ -16,23 +20,44 @@ ArgValue = Scalar | list[Scalar] | dict[str, Scalar | list[Scalar]]
 class Part(BaseModel):
     """What all parts of a study share: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    def problems(self) -> Iterable[Problem]:
+        """What does not hold between the keys of this part."""
+        return ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_flag_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where a number is wanted; pydantic would read them as 1 and 0."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        flags = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, bool)]
+        if flags and not accepts_flags(annotation):
+            raise ValueError(f"must be {describe(annotation)}, not {'true' if flags[0] else 'false'}")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = list(self.problems())
+        if problems:
+            raise StudyProblems(problems)
+        return self
 
 
 class EngineSpec(Part):
     """How the engine is started."""
 
     kind: Literal["vllm", "simulated", "endpoint", "command"] = "vllm"
-    """`vllm` starts a process; `simulated` needs no GPU; `endpoint` measures a running server; `command` is a template."""
+    """`vllm` starts a process, `simulated` a stand-in, `command` a template; `endpoint` measures a running server."""
     python: str | None = None
     """Interpreter that has vLLM installed. Default: this one. `cpu` is the CPU engine that `make run` sets up."""
     args: dict[str, ArgValue] = Field(default_factory=dict)
     """Arguments that every trial gets and that are not tuned."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of every trial. `${NAME}` is read from our own environment at start and never stored."""
-    ready_timeout: Seconds = 900.0
+    ready_timeout: Annotated[Seconds, Field(gt=0)] = 900.0
     """Longest time from start to the first answer."""
-    hang_timeout: Seconds = 60.0
+    hang_timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """No token for so long while requests run is a hang."""
     fast_start: bool = True
     """Use a standby interpreter, shared caches and fork where they are safe (see docs/concepts.md)."""
@@ -44,23 +69,37 @@ class EngineSpec(Part):
     """For `endpoint`: name of the environment variable that holds the API key."""
     served_model: str | None = None
     """For `endpoint` and `command`: the model name to ask for. Default: the first one that /v1/models lists."""
-    command: "CommandSpec | None" = None
+    command: CommandSpec | None = None
     """For `command`: the templates."""
-    simulate: "SimulatedSpec | None" = None
+    simulate: SimulatedSpec | None = None
     """For `simulated`: the card and the speed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _simulated_defaults(cls, data: object) -> object:
+        """A simulated engine always says which card it stands for."""
+        if isinstance(data, dict) and data.get("kind") == "simulated" and data.get("simulate") is None:
+            return {**data, "simulate": {}}
+        return data
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.engine_problems(self)
 
 
 class CommandSpec(Part):
     """Templates for an engine started by a command of yours: docker, podman, ssh, srun, kubectl."""
 
     start: list[str]
-    """Command as a list. `{args}` expands to vLLM's arguments, `{port}`, `{name}`, `{model}` and `{api_key}` to one each."""
+    """Command as a list. `{args}` becomes vLLM's arguments; `{port}`, `{name}`, `{model}`, `{api_key}` one each."""
     stop: list[str] | None = None
     """Command that stops it. Default: SIGTERM to the process group of `start`."""
     logs: list[str] | None = None
     """Command that follows its log. Default: the output of `start`."""
     url: str = "http://127.0.0.1:{port}"
     """Where it answers."""
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.command_problems(self.start)
 
 
 class SimulatedSpec(Part):
@@ -90,6 +129,9 @@ class HardwareSpec(Part):
     parallel_trials: Annotated[int, Field(ge=1)] = 1
     """Trials measured at the same time, on disjoint GPUs."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.hardware_problems(self)
+
 
 class BaselineSpec(Part):
     """What you run today. It is measured first and again at the end."""
@@ -115,6 +157,9 @@ class LengthSpec(Part):
     """Longest length."""
     file: str | None = None
     """For `empirical`: a file with one length a line, or a histogram made by `autotune load from-metrics`."""
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.length_problems(self)
 
 
 class PrefixSpec(Part):
@@ -155,12 +200,15 @@ class WarmupSpec(Part):
 class WindowSpec(Part):
     """The measured window."""
 
-    duration: Seconds | None = None
+    duration: Annotated[Seconds, Field(gt=0)] | None = None
     """Measure for so long."""
     requests: Annotated[int, Field(ge=1)] | None = None
     """Measure so many finished requests. With both, whichever comes last."""
-    max_duration: Seconds = 300.0
+    max_duration: Annotated[Seconds, Field(gt=0)] = 300.0
     """Never longer than this; a window cut short with too few requests is invalid."""
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.window_problems(self)
 
 
 class LoadSpec(Part):
@@ -190,7 +238,7 @@ class LoadSpec(Part):
     """Before the window."""
     window: WindowSpec = WindowSpec(duration=20.0)
     """The measured window."""
-    request_timeout: Seconds = 300.0
+    request_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
     """A request without an end after so long is an error."""
     seed: int = 1
     """Seed of lengths and arrivals (content is fresh in every trial)."""
@@ -198,6 +246,9 @@ class LoadSpec(Part):
     """Client processes."""
     stop_hopeless: bool = True
     """Stop a level early when it cannot matter any more, and tell the search what is known."""
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.load_problems(self)
 
 
 class ObjectiveSpec(Part):
@@ -215,6 +266,9 @@ class ObjectiveSpec(Part):
     per_gpu: bool = False
     """Divide by the number of GPUs that the layout takes."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.objective_problems(self)
+
 
 class SloSpec(Part):
     """A limit that a configuration must hold."""
@@ -223,7 +277,7 @@ class SloSpec(Part):
     """Which latency."""
     percentile: Annotated[float, Field(gt=0, lt=100)] = 95
     """Which percentile."""
-    limit: Seconds
+    limit: Annotated[Seconds, Field(gt=0)]
     """The limit, such as 500ms."""
 
 
@@ -249,6 +303,9 @@ class QualitySpec(Part):
     command: list[str] | None = None
     """For finalists: your own check; exit code 0 passes. It gets AUTOTUNE_URL, AUTOTUNE_MODEL and AUTOTUNE_API_KEY."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.quality_problems(self)
+
 
 class SearchSpec(Part):
     """How long and how to search."""
@@ -257,7 +314,7 @@ class SearchSpec(Part):
     """Who proposes."""
     trials: Annotated[int, Field(ge=1)] = 30
     """Measured configurations, the baseline included; confirmation comes on top."""
-    wall_clock: Seconds | None = None
+    wall_clock: Annotated[Seconds, Field(gt=0)] | None = None
     """Stop proposing after so long."""
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
     """Stop proposing after so many GPU hours."""
@@ -283,13 +340,16 @@ class ConfirmSpec(Part):
     minimise: bool = True
     """Undo every changed setting whose effect is within noise."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.confirm_problems(self)
+
 
 class StudySpec(Part):
     """A whole study."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Name of the study; its results go to `studies/<name>/` beside the study file unless `storage` says otherwise."""
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     """Hugging Face id, a local folder, or a name the simulator knows."""
     revision: str | None = None
     """Revision of the model."""
@@ -299,14 +359,15 @@ class StudySpec(Part):
     """What a trial may use."""
     baseline: BaselineSpec = BaselineSpec()
     """What you run today."""
-    space: "str | SpaceSpec" = "h100-dense"
+    space: str | SpaceSpec = "h100-dense"
     """Name of a file in `search_spaces/`, a path, or the space itself."""
     load: LoadSpec = LoadSpec()
     """The load."""
     objectives: list[ObjectiveSpec] = Field(
-        default_factory=lambda: [ObjectiveSpec(metric="output_throughput"), ObjectiveSpec(metric="ttft", percentile=95)],
-        min_length=1, max_length=4,
-    )  # fmt: skip
+        default_factory=lambda: [ObjectiveSpec(metric="output_throughput"), ObjectiveSpec(metric="ttft")],
+        min_length=1,
+        max_length=4,
+    )
     """What is optimised. The first one decides which single configuration is recommended."""
     slos: list[SloSpec] = Field(default_factory=list)
     """Limits; a configuration that breaks one is not recommended."""
@@ -319,6 +380,9 @@ class StudySpec(Part):
     storage: str | None = None
     """Folder for the results, or a PostgreSQL URL for several drivers."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.study_problems(self)
+
 
 class ParameterSpec(Part):
     """One tunable setting. Exactly one of the four kinds."""
@@ -329,7 +393,7 @@ class ParameterSpec(Part):
     """Unordered values; `null` leaves the argument out."""
     switch: bool | None = None
     """On or off (`switch: true`)."""
-    layout: "LayoutSpec | None" = None
+    layout: LayoutSpec | None = None
     """Tensor x data x expert x pipeline parallel as one choice."""
     when: str | None = None
     """Only where this expression holds, such as `quantization == "fp8"`."""
@@ -338,15 +402,18 @@ class ParameterSpec(Part):
     description: str | None = None
     """What it does, for the reader."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.parameter_problems(self)
+
 
 class LayoutSpec(Part):
     """How the layouts are made from the number of GPUs, heads and experts."""
 
-    tensor_parallel: list[int] | None = None
+    tensor_parallel: list[Annotated[int, Field(ge=1)]] | None = None
     """Allowed sizes. Default: powers of two up to the GPUs."""
-    data_parallel: list[int] | None = None
+    data_parallel: list[Annotated[int, Field(ge=1)]] | None = None
     """Allowed sizes. Default: what is left of the GPUs."""
-    pipeline_parallel: list[int] | None = None
+    pipeline_parallel: list[Annotated[int, Field(ge=1)]] | None = None
     """Allowed sizes. Default: 1."""
     expert_parallel: list[bool] | None = None
     """Default: off and on for models with experts, off for others."""
@@ -369,6 +436,9 @@ class SpaceSpec(Part):
     """Arguments computed from others."""
     fixed: dict[str, ArgValue] = Field(default_factory=dict)
     """Arguments that this space sets for every trial but the baseline."""
+
+    def problems(self) -> Iterable[Problem]:
+        return checks.space_problems(self)
 
 
 for _model in (EngineSpec, ParameterSpec, StudySpec):

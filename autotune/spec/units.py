@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 _DURATION = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
@@ -15,6 +16,11 @@ _BYTES = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z%]*)\s*$")
+
+
+def shortened(text: str) -> str:
+    """The text in quotes, cut to what a message can hold."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def _split(text: str) -> tuple[float, str] | None:
@@ -34,7 +40,8 @@ def parse_duration(value: object) -> object:
     rest = re.sub(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", "", value).strip()
     if pieces and not rest and all(unit.lower() in _DURATION for _, unit in pieces):
         return sum(float(number) * _DURATION[unit.lower()] for number, unit in pieces)
-    raise ValueError(f"{value!r} is no duration; write a number with one of {', '.join(_DURATION)}, such as 500ms or 4h")
+    units = ", ".join(_DURATION)
+    raise ValueError(f"{shortened(value)} is no duration; write a number with one of {units}, such as 500ms or 4h")
 
 
 def parse_bytes(value: object) -> object:
@@ -47,8 +54,11 @@ def parse_bytes(value: object) -> object:
         return value
     split = _split(value)
     if split is None or split[1] not in _BYTES:
-        raise ValueError(f"{value!r} is no size; write a number with a unit, such as 80GiB or 512MiB")
-    return int(split[0] * _BYTES[split[1]])
+        raise ValueError(f"{shortened(value)} is no size; write a number with a unit, such as 80GiB or 512MiB")
+    size = split[0] * _BYTES[split[1]]
+    if not math.isfinite(size):
+        raise ValueError(f"{shortened(value)} is too large a size")
+    return int(size)
 
 
 def parse_share(value: object) -> object:
@@ -61,10 +71,10 @@ def parse_share(value: object) -> object:
         return value
     split = _split(value)
     if split is None or split[1] not in ("", "%"):
-        raise ValueError(f"{value!r} is no share; write 5% or 0.05")
+        raise ValueError(f"{shortened(value)} is no share; write 5% or 0.05")
     return split[0] / 100 if split[1] == "%" else split[0]
 
 
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes)]
-Share = Annotated[float, BeforeValidator(parse_share)]
+Seconds = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(parse_bytes)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(parse_share)]
