@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from autotune.engine.cpu_setup import CpuEngine, CpuUnsupported, ensure
 
 # The first test may have to install the engine; the set-up has deadlines of its own.
