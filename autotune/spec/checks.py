@@ -300,7 +300,7 @@ def _level_of(study: StudySpec, level: float, at: tuple[str | int, ...]) -> Iter
 
 
 def _enough_requests(study: StudySpec, objective: ObjectiveSpec, at: tuple[str | int, ...]) -> Iterator[Problem]:
-    """A far percentile of few requests is noise: up to p95 the interval says so, beyond it the study asks for enough."""
+    """A far percentile of few requests is noise: up to p95 the interval says so; beyond it, ask for enough."""
     if objective.percentile is None or objective.percentile <= 95:
         return
     needed = requests_needed(objective.percentile)

@@ -52,6 +52,10 @@ class Document:
                 return self.file, self.lines[path[:end]]
         return self.file, None
 
+    def line(self, path: KeyPath) -> int | None:
+        """Line of `path`, or of the nearest part of it that stands in the file."""
+        return self.where(path)[1]
+
 
 def read_document(path: Path | str) -> Document:
     """Read one YAML file.
