@@ -243,8 +243,8 @@ def parameter_problems(parameter: ParameterSpec) -> Iterator[Problem]:
         yield Problem(("switch",), "is false", "write `switch: true`; the search tries both on and off")
     ladder, choice = parameter.ladder, parameter.choice
     if ladder is not None:
-        if not 1 <= len(ladder) <= LADDER_LIMIT:
-            yield Problem(("ladder",), f"has {len(ladder)} steps", f"1 to {LADDER_LIMIT} are legal")
+        if not 2 <= len(ladder) <= LADDER_LIMIT:
+            yield Problem(("ladder",), f"has {len(ladder)} steps", f"2 to {LADDER_LIMIT} are legal")
         if sorted(set(ladder)) != ladder:
             yield Problem(("ladder",), "must rise, without repeats", "sort it")
     if choice is not None and (not choice or len({repr(value) for value in choice}) != len(choice)):
