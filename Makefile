@@ -9,7 +9,7 @@ UV    := uv==0.13.9
 CORE := $(VENV)/.core-$(shell cat requirements/core.lock pyproject.toml | cksum | tr ' ' '-')
 DEV  := $(VENV)/.dev-$(shell cat requirements/dev.lock pyproject.toml | cksum | tr ' ' '-')
 
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
 NETWORK := { echo "The installation failed (see above). Check the network and pip's settings (pip config list), then run the same command again." >&2; exit 2; }
 
 .DEFAULT_GOAL := help
@@ -76,7 +76,7 @@ lock: $(DEV)
 	@$(LOCK) pyproject.toml requirements/build.in --extra dev -o requirements/dev.lock
 	@$(LOCK) pyproject.toml requirements/build.in -c requirements/dev.lock -o requirements/core.lock
 	@cd autotune/engine/cpu_setup && ../../../$(LOCK) --no-deps engine.in -o engine.lock
-	@$(PY) -m pip uninstall --quiet --yes uv
+	@$(PY) -m pip uninstall -qq --yes uv
 	@git --no-pager diff --stat -- requirements autotune/engine/cpu_setup/engine.lock
 
 clean:

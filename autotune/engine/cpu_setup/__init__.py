@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from autotune.engine.cpu_setup.installation import CpuSetupFault, CpuUnsupported, ensure
+from autotune.engine.cpu_setup.faults import CpuSetupFault, CpuUnsupported
+from autotune.engine.cpu_setup.installation import ensure
 from autotune.engine.cpu_setup.layout import INTERPRETER_NAME, MODEL_NAME, CpuEngine, cache_root, locate
 
 __all__ = [

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from autotune.engine.cpu_setup.command import CommandFailed, Runner
+from autotune.engine.cpu_setup.faults import CpuSetupFault, CpuUnsupported
 from autotune.engine.cpu_setup.host_check import HostFacts, read_host, refusals
 from autotune.engine.cpu_setup.layout import (
     CONVERTER,
@@ -33,7 +34,6 @@ from autotune.engine.cpu_setup.layout import (
     locate,
 )
 from autotune.engine.cpu_setup.setup_lock import setup_lock
-from autotune.errors import EnvironmentFault
 
 # Finished environment 2.3 GB, model 0.3 GB, and pip keeps its downloads beside them while it unpacks.
 NEED_BYTES: Final = 3_500_000_000
@@ -51,18 +51,6 @@ CHECK: Final = (
 )
 
 Say = Callable[[str], None]
-
-
-class CpuUnsupported(EnvironmentFault):
-    """This machine cannot run the CPU engine, whatever is installed."""
-
-    exit_code = 3
-
-
-class CpuSetupFault(EnvironmentFault):
-    """A step failed for a reason that another try or another disk can mend."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +152,13 @@ def _install_torch(setup: _Setup) -> None:
         run(torch_pip_argv(paths.python), limit_s=STEP_LIMIT_S)
     except CommandFailed:
         setup.say("    not in pip's indexes; with uv, which knows PyTorch's own")
-        run([paths.python, "-m", "pip", "install", "--quiet", UV], limit_s=STEP_LIMIT_S)
+        run([paths.python, "-m", "pip", "install", "-qq", UV], limit_s=STEP_LIMIT_S)
         run(torch_uv_argv(paths.python), limit_s=STEP_LIMIT_S)
 
 
 def torch_pip_argv(python: Path) -> list[str]:
     """Command that installs the CPU build of torch with pip."""
-    return [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", f"torch=={TORCH_VERSION}+cpu"]
+    return [str(python), "-m", "pip", "install", "-qq", "--no-deps", "--no-compile", f"torch=={TORCH_VERSION}+cpu"]
 
 
 def torch_uv_argv(python: Path) -> list[str]:
@@ -189,7 +177,7 @@ def torch_uv_argv(python: Path) -> list[str]:
 
 def pinned_argv(python: Path) -> list[str]:
     """Command that installs the pinned list, each file checked against its hash."""
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    pip = [str(python), "-m", "pip", "install", "-qq", "--no-deps", "--no-compile", "--only-binary=:all:"]
     return [*pip, "--require-hashes", "-r", str(LOCK_FILE)]
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from autotune.errors import EnvironmentFault
+from autotune.engine.cpu_setup.faults import CpuSetupFault
 
 WAIT_LIMIT_S: Final = 45 * 60.0
 POLL_S: Final = 0.5
@@ -29,7 +29,7 @@ def setup_lock(path: Path, *, on_wait: Callable[[], None], limit_s: float = WAIT
         limit_s: seconds to wait for the lock.
 
     Raises:
-        EnvironmentFault: the lock was not free within ``limit_s`` seconds.
+        CpuSetupFault: the lock was not free within ``limit_s`` seconds.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -40,7 +40,7 @@ def setup_lock(path: Path, *, on_wait: Callable[[], None], limit_s: float = WAIT
                 on_wait()
                 told = True
             if time.monotonic() >= deadline:
-                raise EnvironmentFault(
+                raise CpuSetupFault(
                     f"another set-up has held {path} for {limit_s:.0f} s",
                     hint="see which process has it open (fuser FILE), stop that one and run the command again",
                 )
