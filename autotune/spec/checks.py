@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         LoadSpec,
         ObjectiveSpec,
         ParameterSpec,
+        Part,
         QualitySpec,
         SpaceSpec,
         StudySpec,
@@ -164,7 +165,7 @@ def load_problems(load: LoadSpec) -> Iterator[Problem]:
         value = getattr(load, name)
         if isinstance(value, int) and value < 1:
             yield Problem((name,), f"must be at least 1, not {value}", "a length in tokens")
-    if load.arrivals != "gamma" and "burstiness" in load.model_fields_set and load.burstiness != 1.0:
+    if load.arrivals != "gamma" and load.burstiness != _default(load, "burstiness"):
         yield Problem(("burstiness",), f"is only for `arrivals: gamma`, not {load.arrivals!r}", "change `arrivals`")
     shortest = _fixed_length(load.input_tokens)
     if load.prefix is not None and shortest is not None and load.prefix.tokens >= shortest:
@@ -176,7 +177,7 @@ def load_problems(load: LoadSpec) -> Iterator[Problem]:
 
 
 def _level_problems(load: LoadSpec) -> Iterator[Problem]:
-    if load.knee is not None and "levels" in load.model_fields_set:
+    if load.knee is not None and load.levels != _default(load, "levels"):
         yield Problem(("levels",), "cannot stand beside `knee`, which places the load itself", "remove one of the two")
     if len(set(load.levels)) != len(load.levels):
         yield Problem(("levels",), "names a level twice", "name each level once")
@@ -187,6 +188,10 @@ def _level_problems(load: LoadSpec) -> Iterator[Problem]:
         for index, level in enumerate(load.levels):
             if level != int(level):
                 yield Problem(("levels", index), f"is {level:g}; a concurrency is a whole number", "round it")
+
+
+def _default(part: Part, name: str) -> object:
+    return type(part).model_fields[name].get_default(call_default_factory=True)
 
 
 def _trace_problems(load: LoadSpec) -> Iterator[Problem]:
@@ -217,7 +222,7 @@ def objective_problems(objective: ObjectiveSpec) -> Iterator[Problem]:
             f"{objective.direction!r} would look for the worst {objective.metric}",
             f"write {wanted}, or leave it out",
         )
-    if objective.metric == "capacity" and "level" in objective.model_fields_set:
+    if objective.metric == "capacity" and objective.level != _default(objective, "level"):
         yield Problem(("level",), "has no meaning for capacity, which looks at all levels", "remove it")
 
 

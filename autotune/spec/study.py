@@ -109,7 +109,7 @@ class SimulatedSpec(Part):
     """Which card is simulated."""
     speed: Annotated[float, Field(gt=0)] = 20.0
     """How much faster than real time; measured times are scaled back."""
-    noise: Annotated[float, Field(ge=0, le=0.5)] = 0.01
+    noise: Annotated[Share, Field(le=0.5)] = 0.01
     """Relative standard deviation of a step's time."""
     fault: str | None = None
     """A fault to play, for tests."""

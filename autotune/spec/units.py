@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _DURATION = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
@@ -75,6 +75,43 @@ def parse_share(value: object) -> object:
     return split[0] / 100 if split[1] == "%" else split[0]
 
 
-Seconds = Annotated[float, Field(ge=0), BeforeValidator(parse_duration)]
-Bytes = Annotated[int, Field(ge=1), BeforeValidator(parse_bytes)]
-Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(parse_share)]
+def duration_text(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads back as `seconds`: ``500ms``, ``20s``, ``4h``."""
+    for unit in ("h", "m", "s", "ms"):
+        count = seconds / _DURATION[unit]
+        if count >= 1 and abs(count - round(count)) < 1e-9:
+            return f"{round(count)}{unit}"
+    return f"{seconds!r}s" if seconds >= 1e-4 or seconds == 0 else f"{seconds * 1e6:.6f}us"
+
+
+def bytes_text(size: int) -> str:
+    """The shortest text that `parse_bytes` reads back as `size`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size % _BYTES[unit.lower()] == 0 and size:
+            return f"{size // _BYTES[unit.lower()]}{unit}"
+    return f"{size}B"
+
+
+def _legal(number: dict[str, object], pattern: str) -> WithJsonSchema:
+    """What an editor may accept: a plain number, or text with a unit."""
+    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": pattern}]})
+
+
+Seconds = Annotated[
+    float,
+    Field(ge=0),
+    BeforeValidator(parse_duration),
+    _legal({"type": "number", "minimum": 0}, r"^\s*([0-9]+(\.[0-9]+)?\s*(us|ms|s|sec|m|min|h|d)\s*)+$"),
+]
+Bytes = Annotated[
+    int,
+    Field(ge=1),
+    BeforeValidator(parse_bytes),
+    _legal({"type": "integer", "minimum": 1}, r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtT]([iI]?[bB])?|[bB])\s*$"),
+]
+Share = Annotated[
+    float,
+    Field(ge=0, le=1),
+    BeforeValidator(parse_share),
+    _legal({"type": "number", "minimum": 0, "maximum": 1}, r"^\s*[0-9]+(\.[0-9]+)?\s*%?\s*$"),
+]
