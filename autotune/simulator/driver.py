@@ -1,0 +1,206 @@
+"""The engine on the wall clock: steps end when they would, divided by the speed factor.
+
+A request is submitted with a callback that is called once a step with the number of new tokens, at the time the API
+server would have written them. Everything runs in one event loop; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .config import EngineSettings
+from .engine import EngineCore
+from .frontend import Frontend
+from .memory import MemoryPlan
+from .metrics import EngineMetrics, EngineState
+from .scheduler import Request
+
+TokenCallback = Callable[[int, bool], None]
+"""Called with the new tokens of a step and whether they are the last."""
+
+
+class EngineDead(Exception):
+    """The engine process has died; every request fails from now on."""
+
+
+@dataclass(slots=True)
+class _Client:
+    request: Request
+    tokens: TokenCallback
+    failed: Callable[[Exception], None]
+    engine: int
+    last_s: float = -1.0
+
+
+@dataclass(frozen=True)
+class LoadFaults:
+    """Numbers of requests at which a running engine breaks; 0 is never."""
+
+    die_at_running: int = 0
+    die_after_finished: int = 0
+    hang_at_running: int = 0
+
+
+class RealTimeEngine:
+    """Engines (one for each data-parallel rank) behind one API server."""
+
+    def __init__(
+        self, settings: EngineSettings, memory: MemoryPlan, speed: float, noise: float, seed: int, faults: LoadFaults
+    ) -> None:
+        self.settings = settings
+        self.metrics = EngineMetrics()
+        self.memory = memory
+        self.died: asyncio.Event = asyncio.Event()
+        self.cores = [EngineCore(settings, memory.blocks, noise, seed + rank) for rank in range(settings.data_parallel)]
+        self._loop = asyncio.get_running_loop()
+        self._origin = self._loop.time()
+        self._speed = speed
+        self._frontend = Frontend()
+        self._clients: dict[int, _Client] = {}
+        self._busy = [False] * len(self.cores)
+        self._next_id = 0
+        self._finished = 0
+        self._faults = faults
+
+    def now(self) -> float:
+        """Simulated seconds since the engine was ready."""
+        return (self._loop.time() - self._origin) * self._speed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests accepted and not finished."""
+        return len(self._clients)
+
+    def submit(
+        self,
+        tokens: list[int],
+        output_len: int,
+        priority: int,
+        on_tokens: TokenCallback,
+        on_failure: Callable[[Exception], None],
+    ) -> int:
+        """Send a request through the API server to the least loaded engine; returns its number.
+
+        :raises EngineDead: the engine has died before.
+        """
+        if self.died.is_set():
+            raise EngineDead
+        now = self.now()
+        self._next_id += 1
+        request = Request(self._next_id, len(tokens), output_len, now, tokens, priority)
+        loads = [0] * len(self.cores)
+        for client in self._clients.values():
+            loads[client.engine] += 1
+        engine = loads.index(min(loads))
+        self._clients[request.id] = _Client(request, on_tokens, on_failure, engine)
+        self._at(self._frontend.admit(now), self._arrive, request, engine)
+        return request.id
+
+    def abort(self, number: int) -> None:
+        """The client has gone."""
+        client = self._clients.pop(number, None)
+        if client is not None and not client.request.done:
+            self.cores[client.engine].scheduler.abort(client.request)
+            self.metrics.success["abort"] += 1
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached blocks that no request holds."""
+        for core in self.cores:
+            core.scheduler.pool.forget()
+
+    def die(self) -> None:
+        """Kill the engine: all requests fail, no step ends any more."""
+        self.died.set()
+        for client in list(self._clients.values()):
+            client.failed(EngineDead())
+        self._clients.clear()
+
+    def states(self) -> list[EngineState]:
+        """Gauges and totals of every engine."""
+        states = []
+        for core in self.cores:
+            scheduler, counters = core.scheduler, core.scheduler.counters
+            states.append(
+                EngineState(
+                    running=len(scheduler.running),
+                    waiting=len(scheduler.waiting),
+                    kv_usage=scheduler.pool.used / max(1, scheduler.pool.total),
+                    preemptions=counters.preemptions,
+                    prefix_queries=counters.prefix_queries,
+                    prefix_hits=counters.prefix_hits,
+                    prompt_tokens=counters.prompt_tokens,
+                    generation_tokens=counters.generation_tokens,
+                    blocks=scheduler.pool.total,
+                )
+            )
+        return states
+
+    def _at(self, time: float, call: Callable[..., None], *arguments: object) -> None:
+        self._loop.call_at(self._origin + time / self._speed, call, *arguments)
+
+    def _arrive(self, request: Request, engine: int) -> None:
+        if request.aborted or self.died.is_set():
+            return
+        self.cores[engine].scheduler.add(request)
+        self._kick(engine, self.now())
+
+    def _kick(self, engine: int, now: float) -> None:
+        if self._busy[engine] or self.died.is_set():
+            return
+        core = self.cores[engine]
+        end = core.start(now)
+        if end is None:
+            return
+        self._busy[engine] = True
+        running = len(core.scheduler.running)
+        if self._faults.die_at_running and running >= self._faults.die_at_running:
+            self.die()
+        elif not (self._faults.hang_at_running and running >= self._faults.hang_at_running):
+            if core.running_step is not None:
+                self.metrics.observe("iteration_tokens_total", core.running_step.tokens)
+            self._at(end, self._step_ended, engine, end)
+
+    def _step_ended(self, engine: int, end: float) -> None:
+        if self.died.is_set():
+            return
+        handed = self.cores[engine].finish(end)
+        self._busy[engine] = False
+        # The planned end is the time, not the moment the loop woke up: lateness does not add up over steps.
+        self._kick(engine, max(end, self.now() - 0.05 * self._speed))
+        if handed:
+            delivered = self._frontend.deliver(end, sum(gain for _, gain in handed))
+            outputs = [(request.id, gain, request.done) for request, gain in handed]
+            self._at(delivered, self._deliver, outputs, delivered)
+
+    def _deliver(self, outputs: list[tuple[int, int, bool]], now: float) -> None:
+        for number, gain, done in outputs:
+            client = self._clients.get(number)
+            if client is None:
+                continue
+            if client.last_s < 0:
+                self.metrics.observe("time_to_first_token_seconds", now - client.request.arrival_s)
+            else:
+                self.metrics.observe("inter_token_latency_seconds", (now - client.last_s) / gain, gain)
+            client.last_s = now
+            if done:
+                del self._clients[number]
+                self._count(client.request, now)
+            client.tokens(gain, done)
+
+    def _count(self, request: Request, now: float) -> None:
+        observe = self.metrics.observe
+        observe("e2e_request_latency_seconds", now - request.arrival_s)
+        observe("request_queue_time_seconds", max(0.0, request.scheduled_s - request.arrival_s))
+        observe("request_prefill_time_seconds", request.first_token_s - request.scheduled_s)
+        decode = request.last_token_s - request.first_token_s
+        observe("request_decode_time_seconds", decode)
+        observe("request_inference_time_seconds", request.last_token_s - request.scheduled_s)
+        observe("request_time_per_output_token_seconds", decode / max(1, request.output_len - 1))
+        observe("request_prompt_tokens", request.prompt_len)
+        observe("request_generation_tokens", request.output_len)
+        observe("request_num_preemptions", request.preemptions)
+        self._finished += 1
+        if self._faults.die_after_finished and self._finished >= self._faults.die_after_finished:
+            self._loop.call_soon(self.die)

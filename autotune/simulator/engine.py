@@ -1,0 +1,46 @@
+"""One engine core without a clock: the two-deep pipeline of steps that vLLM's core loop runs.
+
+Whoever drives it (virtual time in ``core.py``, the wall clock in ``driver.py``) calls ``start`` when the GPU is free
+and ``finish`` when the step it returned has ended.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from .config import EngineSettings
+from .roofline import Roofline
+from .scheduler import Batch, Request, Scheduler
+
+
+class EngineCore:
+    """Scheduler, roofline and the noise of step times."""
+
+    def __init__(self, settings: EngineSettings, blocks: int, noise: float = 0.0, seed: int = 0) -> None:
+        self.settings = settings
+        self.scheduler = Scheduler(settings, blocks, seed)
+        self._roofline = Roofline(settings)
+        self._noise = noise
+        self._random = random.Random(seed)
+        self._ahead: Batch | None = None
+        self.running_step: Batch | None = None
+
+    def start(self, now: float) -> float | None:
+        """Start the next step at ``now``; returns when it will end, or None when there is nothing to do."""
+        batch = self._ahead or self.scheduler.schedule(now)
+        self._ahead = None
+        if batch is None:
+            return None
+        self.running_step = batch
+        seconds = self._roofline.step(batch).total_s
+        if self._noise:
+            seconds *= math.exp(self._random.gauss(0.0, self._noise))
+        if self.settings.async_scheduling:
+            self._ahead = self.scheduler.schedule(now)
+        return now + seconds
+
+    def finish(self, now: float) -> list[tuple[Request, int]]:
+        """End the running step: requests with the number of tokens each has got."""
+        batch, self.running_step = self.running_step, None
+        return self.scheduler.complete(batch, now) if batch else []

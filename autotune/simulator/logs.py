@@ -1,0 +1,49 @@
+"""Log lines as vLLM prints them: ``(Process pid=N) LEVEL MM-DD HH:MM:SS [file.py:line] text``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """Lines of one of vLLM's processes."""
+
+    process: str
+    pid: int
+
+    def line(self, level: str, where: str, text: str) -> None:
+        """One line of vLLM's own logger."""
+        stamp = datetime.now().strftime("%m-%d %H:%M:%S")  # local time without zone, as vLLM writes it
+        for part in text.split("\n"):
+            self._write(sys.stdout, f"({self.process} pid={self.pid}) {level} {stamp} [{where}] {part}")
+
+    def info(self, where: str, text: str) -> None:
+        """An INFO line."""
+        self.line("INFO", where, text)
+
+    def warning(self, where: str, text: str) -> None:
+        """A WARNING line."""
+        self.line("WARNING", where, text)
+
+    def error(self, where: str, text: str) -> None:
+        """An ERROR line."""
+        self.line("ERROR", where, text)
+
+    def web(self, text: str) -> None:
+        """A line of the HTTP server, which has its own format."""
+        self._write(sys.stdout, f"({self.process} pid={self.pid}) INFO:     {text}")
+
+    def raw(self, text: str) -> None:
+        """A line of a traceback, on stderr without a stamp."""
+        self._write(sys.stderr, text)
+
+    def _write(self, stream: object, text: str) -> None:
+        out = sys.stderr if stream is sys.stderr else sys.stdout
+        try:
+            out.write(text + "\n")
+            out.flush()
+        except BrokenPipeError:  # whoever read the log has gone; the server goes on
+            return

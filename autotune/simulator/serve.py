@@ -1,0 +1,113 @@
+"""One server process: bind, start, serve until a signal or the engine's death. Exit codes are vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+from .arguments import ArgumentError, Flags, parse
+from .faults import SimulationEnvironment
+from .logs import ProcessLog
+from .startup import StartFailed, Startup
+
+_ROUTES = ["/load", "/version", "/health", "/metrics", "/tokenize", "/detokenize", "/v1/models", "/ping", "/v1/chat/completions", "/v1/completions", "/reset_prefix_cache", "/server_info"]
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``serve MODEL [options]``; returns the exit code: 0 after a stop or the engine's death, 1 failed, 2 usage."""
+    if not argv or argv[0] != "serve":
+        print("usage: python -m autotune.simulator serve MODEL [vllm serve options]", file=sys.stderr)
+        return 2
+    try:
+        flags = parse(argv[1:])
+        environment = SimulationEnvironment.from_environment(environ)
+        if environment.card not in ("h100", "h200", "a100", "l4"):
+            raise ValueError(f"AUTOTUNE_SIM_CARD: unknown card {environment.card!r}; known are h100, h200, a100, l4")
+    except (ArgumentError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    import uvloop  # after the arguments are known to be right, to fail fast
+
+    return uvloop.run(_Process(flags, environment, environ).run())
+
+
+class _Process:
+    """The API server's process."""
+
+    def __init__(self, flags: Flags, environment: SimulationEnvironment, environ: Mapping[str, str]) -> None:
+        self.flags = flags
+        self.environment = environment
+        self.environ = environ
+        self.api = ProcessLog("APIServer", os.getpid())
+        self.engine_log = ProcessLog("EngineCore", os.getpid())
+        self.stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Start and serve."""
+        self._signals()
+        try:
+            listener = self._bind()
+        except OSError as error:
+            self.api.raw("Traceback (most recent call last):")
+            self.api.raw(f"OSError: {error}")
+            return 1
+        with listener:
+            start = Startup(self.flags, self.environment, self.environ, self.api, self.engine_log)
+            starting = asyncio.ensure_future(start.run())
+            stopping = asyncio.ensure_future(self.stop.wait())
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                return 0
+            stopping.cancel()
+            try:
+                settings, memory = starting.result()
+            except StartFailed:
+                return 1
+            from .session import serve  # aiohttp is imported while nobody waits for an error text
+
+            return await serve(self, listener, settings, memory)
+
+    def _signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if number == signal.SIGTERM and self.environment.fault("ignore_sigterm"):
+                signal.signal(number, signal.SIG_IGN)
+            else:
+                loop.add_signal_handler(number, self.stop.set)
+
+    def _bind(self) -> socket.socket:
+        """Take the port before the engine starts, as vLLM does; nobody can connect until it listens."""
+        host = str(self.flags.get("host") or "0.0.0.0")
+        port = self.flags.get("port")
+        number = port if isinstance(port, int) else 8000
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            with socket.socket(listener.family, socket.SOCK_STREAM) as probe:
+                probe.settimeout(0.2)
+                if number and probe.connect_ex((host, number)) == 0:
+                    raise OSError(98, f"error while attempting to bind on address ('{host}', {number})")
+        except OSError as error:
+            listener.close()
+            raise OSError(
+                f"[Errno 98] error while attempting to bind on address ('{host}', {number}): address already in use"
+            ) from error
+        return listener
+
+    def routes(self) -> None:
+        """Log what vLLM logs before it accepts requests."""
+        host, port = self.flags.get("host") or "0.0.0.0", self.flags.get("port") or 8000
+        self.api.info("api_server.py:673", "Supported tasks: ['generate']")
+        self.api.info("api_server.py:677", f"Starting vLLM server on http://{host}:{port} (simulated)")
+        self.api.info("launcher.py:37", "Available routes are:")
+        for route in _ROUTES:
+            self.api.info("launcher.py:46", f"Route: {route}")
+        self.api.web(f"Started server process [{os.getpid()}]")
+        self.api.web("Waiting for application startup.")
+        self.api.web("Application startup complete.")

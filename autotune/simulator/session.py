@@ -1,0 +1,101 @@
+"""From a finished start to the end of the server: HTTP, the periodic statistics line, faults, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from .config import EngineSettings
+from .driver import LoadFaults, RealTimeEngine
+from .faults import SimulationEnvironment
+from .memory import MemoryPlan
+from .server import ServerState, build_app
+
+if TYPE_CHECKING:
+    from .serve import _Process
+
+_STATISTICS_S = 10.0  # simulated seconds between two statistics lines
+
+
+def _load_faults(environment: SimulationEnvironment, memory: MemoryPlan) -> LoadFaults:
+    return LoadFaults(
+        die_at_running=int(environment.number("die_under_load", 4)) if environment.fault("die_under_load") else 0,
+        die_after_finished=int(environment.number("die_after", 10)) if environment.fault("die_after") else 0,
+        hang_at_running=int(environment.number("hang_under_load", 4)) if environment.fault("hang_under_load") else 0,
+    )
+
+
+async def serve(process: _Process, listener: socket.socket, settings: EngineSettings, memory: MemoryPlan) -> int:
+    """Serve until a signal (exit code 0) or the engine's death (exit code 0 too, as vLLM)."""
+    environment, flags = process.environment, process.flags
+    faults = _load_faults(environment, memory)
+    engine = RealTimeEngine(settings, memory, environment.speed, environment.noise, environment.seed, faults)
+    model = str(flags["model"])
+    names = flags.get("served_model_name")
+    keys = flags.get("api_key")
+    secret = process.environ.get("VLLM_API_KEY")
+    state = ServerState(
+        settings=settings,
+        engine=engine,
+        environment=environment,
+        names=tuple(str(name) for name in names) if isinstance(names, list) else (model,),
+        keys=tuple(str(key) for key in keys) if isinstance(keys, list) else ((secret,) if secret else ()),
+        model_path=model,
+        log=process.api,
+        log_requests=not flags.get("disable_uvicorn_access_log", False),
+    )
+    runner = web.AppRunner(build_app(state), access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    process.routes()
+    statistics = asyncio.ensure_future(_statistics(process, engine))
+    ended = [asyncio.ensure_future(process.stop.wait()), asyncio.ensure_future(engine.died.wait())]
+    if environment.fault("exit_after_ready"):
+        ended.append(asyncio.ensure_future(asyncio.sleep(1.0)))
+    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    for task in (statistics, *ended):
+        task.cancel()
+    if engine.died.is_set():
+        _died(process)
+        await asyncio.sleep(0.2)  # lets the error answers leave, as vLLM's shutdown does
+    process.api.info("launcher.py:100", "[shutdown] API server: shutdown triggered")
+    process.api.web("Shutting down")
+    engine.die()
+    await asyncio.sleep(0)
+    await runner.cleanup()
+    process.api.web("Application shutdown complete.")
+    return 0
+
+
+def _died(process: _Process) -> None:
+    process.api.warning("core_client.py:817", "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup")
+    process.api.error("async_llm.py:906", "AsyncLLM output_handler failed.")
+    process.api.error(
+        "async_llm.py:906",
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the "
+        "root cause.",
+    )
+
+
+async def _statistics(process: _Process, engine: RealTimeEngine) -> None:
+    """The line vLLM's loggers write every ten seconds while something happens."""
+    prompt = generated = 0
+    while True:
+        await asyncio.sleep(max(0.5, _STATISTICS_S / process.environment.speed))
+        for rank, state in enumerate(engine.states()):
+            if rank == 0:
+                new_prompt, new_generated = state.prompt_tokens - prompt, state.generation_tokens - generated
+                prompt, generated = state.prompt_tokens, state.generation_tokens
+                if not (new_prompt or new_generated or state.running):
+                    continue
+                hit = 100 * state.prefix_hits / state.prefix_queries if state.prefix_queries else 0.0
+                process.api.info(
+                    "loggers.py:310",
+                    f"Engine 000: Avg prompt throughput: {new_prompt / _STATISTICS_S:.1f} tokens/s, Avg generation "
+                    f"throughput: {new_generated / _STATISTICS_S:.1f} tokens/s, Running: {state.running} reqs, Waiting: "
+                    f"{state.waiting} reqs, GPU KV cache usage: {100 * state.kv_usage:.1f}%, Prefix cache hit rate: "
+                    f"{hit:.1f}%",
+                )
