@@ -11,6 +11,11 @@ from typing import Literal, TypeAlias, get_args
 
 from autotune.space.config import EngineConfig, FrozenValue, Scalar
 from autotune.space.expression import nearest
+from autotune.space.renames import Rename, argument_renames, parse_version, translate, variable_renames
+
+__all__ = [
+    "Argument", "ArgumentProblem", "ArgumentTable", "bundled_table", "check_config", "translate",
+]  # fmt: skip
 
 ArgumentKind: TypeAlias = Literal["switch", "true", "value", "list", "append", "json"]
 """`switch` is `--x`/`--no-x`, `true` a bare flag, `append` a flag that is repeated, `json` JSON or dotted keys."""
@@ -44,8 +49,16 @@ class Argument:
 
     @property
     def flag(self) -> str:
-        """The long flag."""
-        return max((flag for flag in self.flags if not flag.startswith("--no-")), key=len)
+        """The long flag that says yes."""
+        plain = "--" + self.name.replace("_", "-")
+        return plain if plain in self.flags else max(self.flags, key=len)
+
+    @property
+    def negative(self) -> str | None:
+        """The flag that says no, None where there is none."""
+        if self.kind != "switch":
+            return None
+        return next((flag for flag in self.flags if flag.startswith("--no-")), None)
 
 
 @dataclass(frozen=True)
@@ -182,13 +195,28 @@ def bundled_table() -> ArgumentTable:
 def check_config(config: EngineConfig, table: ArgumentTable) -> tuple[ArgumentProblem, ...]:
     """What the parser of that vLLM would refuse in `config`, and what is deprecated; empty when all is well."""
     problems = [_problem(name, value, table) for name, value in config.args]
+    problems += [_lost_variable(name, table.version) for name, _ in config.env]
     return tuple(problem for problem in problems if problem is not None)
+
+
+def _lost_variable(name: str, version: str) -> ArgumentProblem | None:
+    rule = variable_renames().get(name)
+    if rule is None or rule.exists_in(parse_version(version)):
+        return None
+    message = f"vLLM {version} does not read {name}; it would be ignored"
+    return ArgumentProblem(name, message, _instead(rule), fatal=False)
+
+
+def _instead(rule: Rename) -> str:
+    return f"It is {rule.to} now." if rule.to else rule.hint
 
 
 def _problem(name: str, value: FrozenValue, table: ArgumentTable) -> ArgumentProblem | None:
     if not table.knows(name):
-        near = table.nearest(name)
+        rule, near = argument_renames().get(name), table.nearest(name)
         hint = f"Did you mean {near}?" if near else "Remove it; `vllm serve --help=all` lists the arguments."
+        if rule is not None and not rule.exists_in(parse_version(table.version)):
+            hint = _instead(rule) or f"It came with vLLM {rule.since[0]}.{rule.since[1]}; remove it."
         return ArgumentProblem(name, f"vLLM {table.version} has no argument {name}", hint)
     argument = table.by_name.get(name)
     if argument is None:

@@ -111,7 +111,8 @@ def find_space(ref: str, beside: Path | None = None) -> Path:
         SpecError: there is none; names the nearest one and the folders looked through.
     """
     if ref.endswith((".yaml", ".yml")) or os.sep in ref:
-        for path in (Path(ref).expanduser(), *((beside / ref,) if beside else ())):
+        candidates = [Path(ref).expanduser()] + ([beside / ref] if beside else [])
+        for path in candidates:
             if path.is_file():
                 return path
         raise SpecError(f"no search space at {ref}", key="space", hint="Give the path of a YAML file or a name.")
@@ -156,7 +157,7 @@ def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> Searc
         derives=tuple((name, _expr(text, known, source, "derive", name)) for name, text in spec.derive.items()),
         fixed=fixed,
         facts=tuple(sorted(facts.items())),
-        defaults=tuple(sorted(engine_defaults(context.gpus, context.gpu_memory, context.vllm_version).items())),
+        defaults=tuple(sorted(engine_defaults(context.gpus, context.gpu_memory, context.card).items())),
         description=(spec.description or "").strip(),
     )
     _check_names(spec, source)

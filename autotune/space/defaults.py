@@ -5,16 +5,17 @@ from __future__ import annotations
 from autotune.space.config import FrozenValue
 
 _BIG_CARD = 70 * 2**30
-"""vLLM raises its scheduler's defaults from 70 GiB on (`EngineArgs.get_batch_defaults`)."""
+_HUGE_CARD = 160 * 2**30
+"""vLLM raises its scheduler's defaults with the card's memory (`EngineArgs.get_batch_defaults`)."""
 
 
-def engine_defaults(gpus: int, gpu_memory: int | None, version: str) -> dict[str, FrozenValue]:
+def engine_defaults(gpus: int, gpu_memory: int | None, card: str) -> dict[str, FrozenValue]:
     """Defaults of `vllm serve` by argument name.
 
     Args:
         gpus: 0 for the CPU engine.
         gpu_memory: bytes per GPU; None counts as a big card.
-        version: of vLLM; empty counts as the newest.
+        card: its name, as the A100 keeps the small defaults whatever its memory.
 
     Source: `EngineArgs.get_batch_defaults` and `CacheConfig` of vLLM 0.26 to 0.32.
     """
@@ -30,11 +31,12 @@ def engine_defaults(gpus: int, gpu_memory: int | None, version: str) -> dict[str
     }
     if gpus == 0:
         return {**shared, "max_num_seqs": 128, "max_num_batched_tokens": 2048, "block_size": 128}
-    big = gpu_memory is None or gpu_memory >= _BIG_CARD
+    memory = gpu_memory or _BIG_CARD
+    big = memory >= _BIG_CARD and "a100" not in card.lower()
     return {
         **shared,
         "max_num_seqs": 1024 if big else 256,
-        "max_num_batched_tokens": 8192 if big else 2048,
+        "max_num_batched_tokens": (16384 if memory >= _HUGE_CARD else 8192) if big else 2048,
         "block_size": 16,
         "max_cudagraph_capture_size": 512,
     }

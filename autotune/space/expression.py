@@ -69,7 +69,7 @@ _GRAMMAR = r"""
 COMPARE: "==" | "!=" | "<=" | ">=" | "<" | ">"
 ADD: "+" | "-"
 MULTIPLY: "*" | "//" | "/" | "%"
-FUNCTION: /(min|max|ceil|floor)(?=\s*\()/
+FUNCTION.2: /(min|max|ceil|floor)(?=\s*\()/
 NUMBER: /[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?([A-Za-z]+)?/
 STRING: /"[^"\n]*"|'[^'\n]*'/
 NAME: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*/

@@ -46,9 +46,8 @@ class Source:
         """An error at `path` of the file."""
         if self.document is None:
             return SpecError(message, key=dotted(("space", *path)), hint=hint)
-        return SpecError(
-            message, file=self.document.file, line=self.document.line(path), key=dotted(path) or None, hint=hint
-        )
+        file, line = self.document.where(path)
+        return SpecError(message, file=file, line=line, key=dotted(path) or None, hint=hint)
 
 
 def read_source(path: Path) -> Source:
