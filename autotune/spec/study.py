@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from autotune.spec import checks
-from autotune.spec.checks import Problem, StudyProblems
-from autotune.spec.describe import accepts_flags, describe
+from autotune.spec.checks import Problem
+from autotune.spec.part import ArgValue, Part, Scalar
+from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
 from autotune.spec.units import Bytes, Seconds, Share
 
-Scalar = bool | int | float | str | None
-ArgValue = Scalar | list[Scalar] | dict[str, Scalar | list[Scalar]]
-"""A vLLM argument as YAML gives it. Names are vLLM's, with underscores; nested ones use a dot."""
-
-
-class Part(BaseModel):
-    """What all parts of a study share: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-    def problems(self) -> Iterable[Problem]:
-        """What does not hold between the keys of this part."""
-        return ()
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_flag_as_number(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse true and false where a number is wanted; pydantic would read them as 1 and 0."""
-        annotation = cls.model_fields[info.field_name or ""].annotation
-        flags = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, bool)]
-        if flags and not accepts_flags(annotation):
-            raise ValueError(f"must be {describe(annotation)}, not {'true' if flags[0] else 'false'}")
-        return value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        problems = list(self.problems())
-        if problems:
-            raise StudyProblems(problems)
-        return self
+__all__ = [
+    "ArgValue",
+    "BaselineSpec",
+    "CommandSpec",
+    "ConfirmSpec",
+    "EngineSpec",
+    "HardwareSpec",
+    "LayoutSpec",
+    "LengthSpec",
+    "LoadSpec",
+    "ObjectiveSpec",
+    "ParameterSpec",
+    "Part",
+    "PrefixSpec",
+    "QualitySpec",
+    "Scalar",
+    "SearchSpec",
+    "SimulatedSpec",
+    "SloSpec",
+    "SpaceSpec",
+    "StudySpec",
+    "TraceSpec",
+    "WarmupSpec",
+    "WindowSpec",
+]
 
 
 class EngineSpec(Part):
@@ -384,62 +380,5 @@ class StudySpec(Part):
         return checks.study_problems(self)
 
 
-class ParameterSpec(Part):
-    """One tunable setting. Exactly one of the four kinds."""
-
-    ladder: list[int | float] | None = None
-    """Ordered numbers, at most 16 steps."""
-    choice: list[ArgValue] | None = None
-    """Unordered values; `null` leaves the argument out."""
-    switch: bool | None = None
-    """On or off (`switch: true`)."""
-    layout: LayoutSpec | None = None
-    """Tensor x data x expert x pipeline parallel as one choice."""
-    when: str | None = None
-    """Only where this expression holds, such as `quantization == "fp8"`."""
-    env: bool = False
-    """An environment variable instead of an argument."""
-    description: str | None = None
-    """What it does, for the reader."""
-
-    def problems(self) -> Iterable[Problem]:
-        return checks.parameter_problems(self)
-
-
-class LayoutSpec(Part):
-    """How the layouts are made from the number of GPUs, heads and experts."""
-
-    tensor_parallel: list[Annotated[int, Field(ge=1)]] | None = None
-    """Allowed sizes. Default: powers of two up to the GPUs."""
-    data_parallel: list[Annotated[int, Field(ge=1)]] | None = None
-    """Allowed sizes. Default: what is left of the GPUs."""
-    pipeline_parallel: list[Annotated[int, Field(ge=1)]] | None = None
-    """Allowed sizes. Default: 1."""
-    expert_parallel: list[bool] | None = None
-    """Default: off and on for models with experts, off for others."""
-    use_all_gpus: bool = False
-    """Leave out layouts with idle GPUs."""
-
-
-class SpaceSpec(Part):
-    """A search space, inline or as a file of its own."""
-
-    name: str | None = None
-    """Name, for messages."""
-    description: str | None = None
-    """For whom it is made."""
-    parameters: dict[str, ParameterSpec]
-    """Setting by vLLM's argument name."""
-    require: list[str] = Field(default_factory=list)
-    """Relations that must hold, such as `max_num_batched_tokens >= max_num_seqs`."""
-    derive: dict[str, str] = Field(default_factory=dict)
-    """Arguments computed from others."""
-    fixed: dict[str, ArgValue] = Field(default_factory=dict)
-    """Arguments that this space sets for every trial but the baseline."""
-
-    def problems(self) -> Iterable[Problem]:
-        return checks.space_problems(self)
-
-
-for _model in (EngineSpec, ParameterSpec, StudySpec):
+for _model in (EngineSpec, StudySpec):
     _model.model_rebuild()
