@@ -15,7 +15,7 @@ _OOM_REPORT = re.compile(r"oom-kill:.*?\btask=(?P<name>[^,]*),pid=(?P<pid>\d+)")
 GPU_LOST_XIDS = frozenset(
     {46, 48, 54, 56, 57, 58, 61, 62, 64, 74, 79, 92, 94, 95, 109, 110, 119, 120, 136, 140, 143, 154}
 )
-"""Xids after which the card, its link or its firmware is at fault (NVIDIA's Xid catalogue): no trial can be believed."""
+"""Xids after which the card, its link or its firmware is at fault (NVIDIA's list): believe no trial."""
 
 APPLICATION_XIDS = frozenset({13, 31, 32, 43, 45, 68, 69})
 """Xids that a faulty kernel of the running program can cause as well."""

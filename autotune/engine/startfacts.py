@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autotune.engine.logline import LogLine
 from autotune.engine.redaction import REDACTED, redact
@@ -109,8 +110,10 @@ _TEXTS: tuple[tuple[str, re.Pattern[str]], ...] = (
 _CONFIG = re.compile(r"^Initializing an? (?:V1 )?LLM engine \(v[^)]*\) with config: (.*)")
 _SETTING = re.compile(r"(?:^|, )([a-z_]\w*)=('[^']*'|[^\s,(){}\[\]<>]+)(?=,|$)")
 # A line without any of these says nothing about the engine; looking for them is cheap.
-_KEYWORDS = ("took", "takes", "GiB", "Using ", "using the ", "KV cache", "config", "version", "args", "architecture")
-_KEYWORDS += ("scheduling", "prefill", "len ", "concurrency")
+_KEYWORDS: tuple[str, ...] = (
+    *("took", "takes", "GiB", "Using ", "using the ", "KV cache", "config", "version", "args", "architecture"),
+    *("scheduling", "prefill", "len ", "concurrency"),
+)
 
 
 @dataclass(slots=True)
@@ -156,7 +159,8 @@ class FactReader:
         self._set(name, int(value) if name in _INTEGERS else value)
 
     def _set(self, name: str, value: object) -> None:
-        self.facts = replace(self.facts, **{name: value})
+        change: dict[str, Any] = {name: value}  # the patterns above say which type belongs to which name
+        self.facts = replace(self.facts, **change)
 
 
 def _arguments(text: str) -> tuple[tuple[str, str], ...]:
