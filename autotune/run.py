@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from autotune.assembly import StudyParts
 from autotune.engine.keeper import EngineKeeper
 from autotune.errors import EnvironmentFault
 from autotune.events import ConfirmationStarted, Observer, StudyFinished, StudyStarted, TrialFinished, TrialStarted
@@ -17,21 +16,19 @@ from autotune.result import StudyResult
 from autotune.store import Store
 from autotune.trial import Bench, run_trial
 
+if TYPE_CHECKING:
+    from autotune.assembly import StudyParts
+
 MAX_ATTEMPTS = 3
 """A broken trial is repeated twice; then its configuration is given up."""
 SICK_AFTER = 3
 """So many broken trials in a row mean that the machine is sick, not the configurations."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    proposal: Proposal
-    attempt: int = 1
-    fresh: bool = False
-
-
 class StudyRun:
-    """Runs one study. The store must be locked by the caller.
+    """Runs one study. The caller holds the study's lock.
+
+    All state follows from the records in the store, so that a killed run goes on as if nothing had happened.
 
     Args:
         parts: everything the study is made of.
@@ -44,11 +41,11 @@ class StudyRun:
         self._store = store
         self._observer = observer
         self._records: list[TrialRecord] = []
-        self._queue: deque[_Job] = deque()
         self._running: dict[int, Proposal] = {}
         self._number = 0
         self._broken_in_a_row = 0
         self._asking = asyncio.Lock()
+        self._finished_one = asyncio.Event()
         self._stop_reason = ""
 
     async def run(self) -> StudyResult:
@@ -73,34 +70,21 @@ class StudyRun:
         async with AsyncExitStack() as stack:
             benches = [await self._bench(stack, slot) for slot in range(parts.spec.hardware.parallel_trials)]
             await self._search(benches)
-            result = await self._prove(benches[0])
+            await self._confirm(benches[0])
+        result = parts.result(tuple(self._records), self._stop_reason)
+        self._store.put("recommendation", "final", result.to_json())
         self._observer.notify(StudyFinished(self._stop_reason, result.summary))
         return result
 
-    # -- before ------------------------------------------------------------------------------------------------------
-
     def _resume(self) -> None:
-        """Take up what the store holds: finished trials count, a killed one is queued again."""
-        self._records = list(self._store.history())
+        """Take up what the store holds. A trial that was killed becomes a fault of ours, and is proposed again."""
         for lost in self._store.interrupted():
-            self._add(
-                TrialRecord(
-                    number=lost.number,
-                    proposal=lost.proposal,
-                    outcome=Broken("interrupted", "the run was interrupted while this trial ran", retry=lost.attempt < MAX_ATTEMPTS),
-                    started_at=0.0,
-                    seconds=0.0,
-                    attempt=lost.attempt,
-                )
-            )
-            if lost.attempt < MAX_ATTEMPTS and lost.proposal.origin not in ("confirm", "minimise"):
-                self._queue.append(_Job(lost.proposal, lost.attempt + 1))
+            outcome = Broken("interrupted", "the run was ended while this trial ran")
+            record = TrialRecord(lost.number, lost.proposal, outcome, lost.started_at, 0.0, attempt=lost.attempt)
+            self._store.add(record)
+        self._records = sorted(self._store.history(), key=lambda record: record.number)
         self._number = self._store.next_number()
-        if not any(record.proposal.origin == "baseline" and not isinstance(record.outcome, Broken) for record in self._records):
-            queued = any(job.proposal.origin == "baseline" for job in self._queue)
-            if not queued:
-                self._queue.appendleft(_Job(self._parts.baseline_proposal()))
-        self._parts.proposer_replay(self._records)
+        self._parts.view.replay(self._records)
 
     async def _bench(self, stack: AsyncExitStack, slot: int) -> Bench:
         parts = self._parts
@@ -124,70 +108,79 @@ class StudyRun:
 
     async def _search(self, benches: Sequence[Bench]) -> None:
         """Let every bench take proposals until the stop rule fires."""
-        async with asyncio.TaskGroup() as group:
-            for bench in benches:
-                group.create_task(self._work(bench))
+        tasks = [asyncio.create_task(self._work(bench)) for bench in benches]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self, bench: Bench) -> None:
-        while (job := await self._next(bench)) is not None:
-            await self._run(bench, job)
-            while bench is not None and self._baseline_pending():
-                await asyncio.sleep(0.2)  # with several benches, the baseline must be known before others go on
+        while (proposal := await self._next()) is not None:
+            await self._run(bench, proposal)
 
-    def _baseline_pending(self) -> bool:
-        running = any(proposal.origin == "baseline" for proposal in self._running.values())
-        return running and not self._baseline_known()
-
-    def _baseline_known(self) -> bool:
-        return any(r.proposal.origin == "baseline" and not isinstance(r.outcome, Broken) for r in self._records)
-
-    async def _next(self, bench: Bench) -> _Job | None:
+    async def _next(self) -> Proposal | None:
         """What to run next, or None when the search is over."""
         async with self._asking:
-            while self._baseline_pending():
-                await asyncio.sleep(0.2)
-            if self._queue:
-                return self._queue.popleft()
+            await self._baseline_known()
             if self._stop_reason:
                 return None
-            if (reason := self._parts.stop_reason(self._records)) is not None:
+            records = tuple(self._records)
+            if (reason := self._parts.stop_reason(records)) is not None:
                 self._stop_reason = reason
                 return None
-            if self._parts.sentinel_due(self._records):
-                return _Job(replace(self._parts.baseline_proposal(), origin="sentinel"))
             running = tuple(self._running.values())
-            proposal = await asyncio.to_thread(self._parts.proposer.propose, tuple(self._records), running=running)
-            if proposal is None:
+            if self._parts.sentinel_due(records, running):
+                proposal: Proposal | None = replace(self._parts.baseline_proposal(), origin="sentinel")
+            else:
+                proposal = await asyncio.to_thread(self._parts.proposer.propose, records, running=running)
+            if proposal is None and not self._stop_reason:
                 self._stop_reason = "every configuration of the space has been tried"
-                return None
-            return _Job(proposal)
+            if proposal is not None:
+                self._begin(proposal)
+            return proposal
 
-    async def _run(self, bench: Bench, job: _Job) -> TrialRecord:
-        """Run one job, keep its record, and decide whether it is repeated."""
-        number, self._number = self._number, self._number + 1
-        proposal = job.proposal
-        self._running[number] = proposal
-        self._store.begin(number, job.attempt, proposal)
+    async def _baseline_known(self) -> None:
+        """With several benches, nobody else starts before the baseline has ended: it sets the scale of all outcomes."""
+        while any(proposal.origin == "baseline" for proposal in self._running.values()):
+            self._finished_one.clear()
+            await self._finished_one.wait()
+
+    def _begin(self, proposal: Proposal) -> None:
+        self._running[self._number] = proposal
+        self._store.begin(self._number, self._attempt(proposal), proposal)
+        self._number += 1
+
+    def _attempt(self, proposal: Proposal) -> int:
+        broken = [r for r in self._records if r.proposal == proposal or r.config == proposal.config]
+        return 1 + sum(isinstance(record.outcome, Broken) for record in broken)
+
+    async def _run(self, bench: Bench, proposal: Proposal, *, fresh: bool = False) -> TrialRecord:
+        """Run one trial and keep its record, in our own tables first."""
+        number = next(number for number, running in self._running.items() if running is proposal)
+        attempt = self._attempt(proposal)
         self._observer.notify(TrialStarted(number, proposal, self._expected_s()))
         try:
-            record = await run_trial(bench, proposal, number, attempt=job.attempt, fresh=job.fresh)
+            record = await run_trial(bench, proposal, number, attempt=attempt, fresh=fresh or attempt > 1)
+            self._store.add(record)
+            self._records.append(record)
         finally:
-            self._running.pop(number, None)
-        again = isinstance(record.outcome, Broken) and record.outcome.retry and job.attempt < MAX_ATTEMPTS
-        self._add(record)
+            del self._running[number]
+            self._finished_one.set()
+        self._parts.view.tell(record)
+        self._parts.proposer.told(record)
+        again = isinstance(record.outcome, Broken) and record.outcome.retry and attempt < MAX_ATTEMPTS
         self._observer.notify(TrialFinished(record, retried=again))
-        if again:
-            self._queue.appendleft(replace(job, attempt=job.attempt + 1, fresh=True))
         self._check_health(record)
         return record
 
-    def _add(self, record: TrialRecord) -> None:
-        """Keep a record: our own table first, then the views of it."""
-        self._store.add(record)
-        self._records.append(record)
-        self._parts.told(record)
-
     def _check_health(self, record: TrialRecord) -> None:
+        """Stop the study where going on would only burn GPU time.
+
+        Raises:
+            EnvironmentFault: the baseline cannot serve, or the machine is sick.
+        """
         outcome = record.outcome
         if not isinstance(outcome, Broken):
             self._broken_in_a_row = 0
@@ -198,13 +191,12 @@ class StudyRun:
                 )
             return
         self._broken_in_a_row += 1
+        hint = f"log: {record.folder}/engine.log; everything finished is kept: repair this and run the study again"
         if outcome.stop:
-            raise EnvironmentFault(f"trial {record.number}: {outcome.cause}: {outcome.reason}", hint="the study is kept; repair this and run it again")
+            raise EnvironmentFault(f"trial {record.number}: {outcome.cause}: {outcome.reason}", hint=hint)
         if self._broken_in_a_row >= SICK_AFTER:
-            raise EnvironmentFault(
-                f"{SICK_AFTER} trials in a row broke, the last one with {outcome.cause}: {outcome.reason}",
-                hint=f"see {record.folder}; the study is kept, repair the machine and run it again",
-            )
+            what = f"{SICK_AFTER} trials in a row broke, the last one with {outcome.cause}: {outcome.reason}"
+            raise EnvironmentFault(what, hint=hint)
 
     def _expected_s(self) -> float | None:
         times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
@@ -212,17 +204,10 @@ class StudyRun:
 
     # -- proof -------------------------------------------------------------------------------------------------------
 
-    async def _prove(self, bench: Bench) -> StudyResult:
+    async def _confirm(self, bench: Bench) -> None:
         """Measure the finalists and the baseline again, interleaved, on fresh starts."""
-        while (proposals := self._parts.confirmation_runs(self._records)):
+        while proposals := self._parts.confirmation_runs(tuple(self._records)):
             self._observer.notify(ConfirmationStarted(self._stop_reason, len(proposals)))
             for proposal in proposals:
-                await self._run_until_settled(bench, _Job(proposal, fresh=True))
-        result = self._parts.result(self._records, self._stop_reason)
-        self._store.put("recommendation", "final", result.to_json())
-        return result
-
-    async def _run_until_settled(self, bench: Bench, job: _Job) -> None:
-        await self._run(bench, job)
-        while self._queue:
-            await self._run(bench, self._queue.popleft())
+                self._begin(proposal)
+                await self._run(bench, proposal, fresh=True)

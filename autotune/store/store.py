@@ -29,6 +29,7 @@ class Interrupted:
     number: int
     attempt: int
     proposal: Proposal
+    started_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,9 @@ class Store:
                 .where(begun.c.study_id == study_id, begun.c.number.not_in(finished))
                 .order_by(begun.c.number)
             ).all()
-        return tuple(Interrupted(row.number, row.attempt, _PROPOSAL.validate_json(row.proposal)) for row in rows)
+        return tuple(
+            Interrupted(row.number, row.attempt, _PROPOSAL.validate_json(row.proposal), row.started_at) for row in rows
+        )
 
     def next_number(self) -> int:
         """The first trial number that was never used."""

@@ -58,7 +58,9 @@ phase = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("autotune_trial.id"), nullable=False, index=True),
-    Column("kind", String(8), nullable=False, comment="`start` for a phase of the start, `stage` for a stage of the trial"),
+    Column(
+        "kind", String(8), nullable=False, comment="`start` for a phase of the start, `stage` for a stage of the trial"
+    ),
     Column("name", String(32), nullable=False),
     Column("seconds", Float, nullable=False),
 )

@@ -1,0 +1,105 @@
+"""`autotune run`: tune."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from autotune.assembly import StudyParts, assemble
+from autotune.cli.views import JsonView, LiveView, PlainView, front_table
+from autotune.events import Observer
+from autotune.report.wording import duration_text
+from autotune.result import StudyResult
+from autotune.study import Study, open_study
+
+
+def run(
+    study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
+    trials: Annotated[int | None, typer.Option(help="Measured configurations; overrides search.trials.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the search; overrides search.seed.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set load.levels=[8].")] = None,
+    like: Annotated[Path | None, typer.Option(help="Start from the measurements of this older study.")] = None,
+    json_events: Annotated[bool, typer.Option("--json", help="One JSON object per event on stdout.")] = False,
+    plain: Annotated[bool, typer.Option(help="Plain lines instead of the live screen.")] = False,
+) -> None:
+    """Tune: measure the baseline, search, confirm the winner. Run it again to go on after any interruption."""
+    overrides = list(setting or [])
+    if trials is not None:
+        overrides.append(f"search.trials={trials}")
+    if seed is not None:
+        overrides.append(f"search.seed={seed}")
+    opened = open_study(study, overrides)
+    code = asyncio.run(_run(opened, like, json_events=json_events, plain=plain))
+    if code:
+        raise typer.Exit(code)
+
+
+async def _run(study: Study, like: Path | None, *, json_events: bool, plain: bool) -> int:
+    """Run until done or interrupted; SIGTERM is treated like Ctrl-C: stop the engine, keep everything, leave."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with study.locked():
+        parts = await assemble(study, like=like)
+        console = Console()
+        view, screen = _view(parts, console, json_events=json_events, plain=plain)
+        try:
+            with screen:
+                result = await parts.run(view)
+        except asyncio.CancelledError:
+            message = (
+                f"interrupted: engines are stopped, finished trials are kept. Go on with: autotune run {study.path}"
+            )
+            print(message, file=sys.stderr)
+            return 130
+        finally:
+            parts.close()
+    if not json_events:
+        print_result(result, parts, console, study)
+    return 0
+
+
+def _view(
+    parts: StudyParts, console: Console, *, json_events: bool, plain: bool
+) -> tuple[Observer, AbstractContextManager[object]]:
+    if json_events:
+        return JsonView(parts.objectives), nullcontext()
+    if plain or not console.is_terminal:
+        return PlainView(parts.objectives, parts.baseline), nullcontext()
+    view = LiveView(parts.objectives, parts.baseline, console)
+    return view, view
+
+
+def print_result(result: StudyResult, parts: StudyParts, console: Console, study: Study) -> None:
+    """The front, the recommendation against the baseline, and the command that starts it."""
+    console.print()
+    if result.front:
+        console.print(front_table(list(result.front), result.objectives, parts.baseline))
+    console.print()
+    for sentence in result.summary:
+        console.print(Text(sentence), soft_wrap=True)
+    spent = sum(record.seconds for record in result.records)
+    console.print(
+        Text(f"{len(result.records)} trials in {duration_text(spent)}; all of it is in {result.folder}", style="dim")
+    )
+    if result.recommendation is not None:
+        console.print()
+        console.print(Text("start it with", style="dim"))
+        console.print(Text(f"  {parts.command(result.recommendation.config)}"), soft_wrap=True)
+        console.print()
+    console.print(
+        Text(
+            f"autotune export {study.path}   autotune dashboard {study.path}   autotune report {study.path}",
+            style="dim",
+        )
+    )

@@ -1,0 +1,97 @@
+"""`autotune show`: the trials of a study, or one of them in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autotune.errors import SpecError
+from autotune.outcome import Measured, TrialRecord
+from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
+from autotune.search.objectives import Objectives
+from autotune.space.config import EngineConfig
+from autotune.study import open_study
+
+
+def show(
+    study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
+    trial: Annotated[int | None, typer.Option(help="Show this trial in full.")] = None,
+) -> None:
+    """Show the trials of a study, or one of them in full: configuration, phases, figures, log."""
+    opened = open_study(study)
+    store = opened.existing_store()
+    try:
+        records = store.history()
+    finally:
+        store.close()
+    objectives = Objectives.of(opened.spec)
+    baseline = next((r.config for r in records if r.proposal.origin == "baseline"), EngineConfig())
+    console = Console()
+    if trial is None:
+        console.print(_overview(records, objectives, baseline))
+        return
+    found = next((record for record in records if record.number == trial), None)
+    if found is None:
+        numbers = f"0 to {records[-1].number}" if records else "none yet"
+        raise SpecError(f"there is no trial {trial}", file=study, hint=f"trials of this study: {numbers}")
+    _print_trial(console, found, objectives, baseline)
+
+
+def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig) -> Table:
+    table = Table(show_edge=False, header_style="dim")
+    for name in ("trial", "origin", "outcome", *objectives.labels, "took", "against the baseline"):
+        table.add_column(name, justify="right" if name in objectives.labels else "left")
+    for record in records:
+        values = objectives.values(record)
+        figures = [number_text(value) for value in values] if values else ["–"] * len(objectives.items)
+        style = "" if objectives.feasible(record) else "dim"
+        table.add_row(
+            str(record.number),
+            record.proposal.origin,
+            outcome_text(record.outcome),
+            *figures,
+            duration_text(record.seconds),
+            Text(changes_text(record.config, baseline)),
+            style=style,
+        )
+    return table
+
+
+def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, baseline: EngineConfig) -> None:
+    outcome = record.outcome
+    console.print(Text(f"trial {record.number} ({record.proposal.origin}): {outcome_text(outcome)}", style="bold"))
+    if record.proposal.note:
+        console.print(Text(record.proposal.note, style="dim"))
+    if not isinstance(outcome, Measured):
+        console.print(Text(outcome.reason))
+    _print_pairs(console, "configuration", [(name, value_text(value)) for name, value in record.config.args])
+    _print_pairs(console, "environment variables", list(record.config.env))
+    _print_pairs(console, "against the baseline", [(c.name, f"{value_text(c.before)} → {value_text(c.after)}") for c in record.config.changes_from(baseline)])  # fmt: skip
+    _print_pairs(console, "where the time went", [(name, f"{seconds:.1f} s") for name, seconds in record.stage_seconds])
+    _print_pairs(console, "phases of the start", [(phase.name, f"{phase.seconds:.1f} s") for phase in record.phases])
+    if isinstance(outcome, Measured):
+        for level in outcome.load.levels:
+            figures = [(key, figure_text(key, estimate)) for key, estimate in level.metrics]
+            _print_pairs(console, f"level {level.level}: {level.requests} requests in {level.window_s:.1f} s", figures)
+            _print_pairs(
+                console, "engine over the window", [(name, number_text(value)) for name, value in level.engine]
+            )
+        if outcome.quality is not None:
+            checks = [(check.name, f"{figure_text('', check.estimate)} (limit {check.limit:g}) {check.verdict}") for check in outcome.quality.checks]  # fmt: skip
+            _print_pairs(console, f"quality: {outcome.quality.verdict}", checks)
+    if record.folder is not None:
+        console.print(Text(f"files: {record.folder}", style="dim"))
+
+
+def _print_pairs(console: Console, title: str, pairs: list[tuple[str, str]]) -> None:
+    if not pairs:
+        return
+    console.print(Text(f"\n{title}", style="bold"))
+    width = max(len(name) for name, _ in pairs)
+    for name, text in pairs:
+        console.print(Text(f"  {name:<{width}}  {text}"))

@@ -1,0 +1,72 @@
+"""`autotune status`: how far studies are."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from autotune.errors import AutotuneError
+from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
+from autotune.report.wording import duration_text, number_text
+from autotune.search.front import pareto_front
+from autotune.search.objectives import Objectives
+from autotune.study import Study, open_study
+
+
+def status(
+    studies: Annotated[list[Path] | None, typer.Argument(help="Study files; default: all in studies/.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """How far studies are: trials, outcomes, best so far, when the last trial ended."""
+    rows = [row for path in studies or sorted(Path("studies").glob("*.yaml")) if (row := _row(path, bool(studies)))]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    if not rows:
+        typer.echo("no study here has results yet; start one with: autotune run studies/quickstart.yaml")
+        return
+    table = Table(show_edge=False, header_style="dim")
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
+def _row(path: Path, named: bool) -> dict[str, str | int] | None:
+    try:
+        study = open_study(path)
+        store = study.existing_store()
+    except AutotuneError:
+        if named:
+            raise
+        return None
+    try:
+        return _describe(study, store.history(), bool(store.interrupted()))
+    finally:
+        store.close()
+
+
+def _describe(study: Study, records: tuple[TrialRecord, ...], open_trial: bool) -> dict[str, str | int]:
+    objectives = Objectives.of(study.spec)
+    front = sorted(pareto_front(records, objectives), key=objectives.rank)
+    best = (objectives.values(front[0]) or ())[0] if front else None
+    last = max((record.started_at + record.seconds for record in records), default=0.0)
+    counts = {kind: sum(isinstance(r.outcome, kind) for r in records) for kind in (Measured, Infeasible, Broken)}
+    return {
+        "study": study.spec.name,
+        "trials": len(records),
+        "measured": counts[Measured],
+        "infeasible": counts[Infeasible],
+        "broken": counts[Broken],
+        "unfinished": "yes" if open_trial else "no",
+        "front": len(front),
+        f"best {objectives.labels[0]}": number_text(best) if best is not None else "–",
+        "last trial": f"{duration_text(time.time() - last)} ago" if last else "–",
+    }

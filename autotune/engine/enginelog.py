@@ -1,0 +1,121 @@
+"""Follows a growing engine log: stages with their seconds, facts, and an early verdict, line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune.engine.failures import Failure, FailureClass, FailureContext, Watcher, classify
+from autotune.engine.protocol import Phase
+from autotune.engine.stages import Stage
+from autotune.engine.startlog import StartLog
+
+BLOCK = 1 << 20
+"""Bytes read at a time; between two blocks other tasks run."""
+BACKLOG = 8 << 20
+"""A log that has run further ahead than this is joined near its end: what floods so fast has no news in it."""
+SETTLE = 5.0
+"""Seconds of silence after which a line that nearly decides is taken to decide."""
+DEAD = ("EngineDeadError", "EngineCore encountered a fatal error", "Engine core proc ", "Worker proc ")
+"""Words of a server whose engine is gone, although it may still answer."""
+
+
+class LogFollower:
+    """Reads what was added to a log since the last look.
+
+    Args:
+        path: the log.
+        on_phase: called with a stage's name as it begins.
+        context: what the caller knows beside the log.
+    """
+
+    def __init__(
+        self, path: Path, on_phase: Callable[[str], None] | None = None, context: FailureContext | None = None
+    ) -> None:
+        self.path = path
+        self._on_phase = on_phase
+        self._offset = 0
+        self._rest = b""
+        self._context = context or FailureContext()
+        self._watcher = Watcher(context)
+        self.log = StartLog(started=time.monotonic())
+        self.last_growth = time.monotonic()
+        self.dead_line = ""
+
+    @property
+    def stage(self) -> Stage:
+        """Where the engine is."""
+        return self.log.stage
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The stages of the start so far, with their seconds."""
+        return self.log.phases
+
+    @property
+    def verdict(self) -> Failure | None:
+        """Why the start fails, as soon as a line decides."""
+        if self._watcher.verdict is None and time.monotonic() - self.last_growth > SETTLE:
+            self._watcher.settle()
+        return self._watcher.verdict
+
+    def classify(self, otherwise: Failure, *, exit_code: int | None = None) -> Failure:
+        """What the whole log says about a failure; `otherwise` where it says nothing better."""
+        self.drain()
+        if self._watcher.verdict is not None and self._watcher.verdict.known:
+            return self._watcher.verdict
+        try:
+            found = classify(self.path, phase=self.stage, exit_code=exit_code, context=self._context)
+        except OSError:
+            return otherwise
+        if found.known and found.failure_class is not FailureClass.KILLED:
+            return found
+        unexplained = otherwise.failure_class is FailureClass.UNKNOWN and found.signature_id == "unmatched_exception"
+        return found if unexplained else otherwise
+
+    async def catch_up(self) -> None:
+        """Read what there is, and let other tasks run between two blocks."""
+        more = True
+        while more:
+            more = self.poll()
+            await asyncio.sleep(0)
+
+    def poll(self) -> bool:
+        """Take in one block of new lines; True where there is more to read at once."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return False
+        if size < self._offset:  # the middle was cut out; what is left has been read
+            self._offset, self._rest = max(0, size - BLOCK), b""
+        if size - self._offset > BACKLOG:
+            self._offset, self._rest = size - BLOCK, b""
+        if size == self._offset:
+            return False
+        with self.path.open("rb") as stream:
+            stream.seek(self._offset)
+            block = stream.read(BLOCK)
+        self._offset += len(block)
+        self.last_growth = time.monotonic()
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        self._rest = self._rest[-BLOCK:]
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+        return self._offset < size
+
+    def drain(self) -> None:
+        """Read to the end, the unfinished last line included. For a process that has ended."""
+        while self.poll():
+            pass
+        if self._rest:
+            self._take(self._rest.decode(errors="replace"))
+            self._rest = b""
+
+    def _take(self, raw: str) -> None:
+        self._watcher.feed(raw)
+        if self.log.ready and not self.dead_line and any(word in raw for word in DEAD):
+            self.dead_line = raw.strip()
+        for event in self.log.feed(raw, time.monotonic()):
+            if event.stage is not None and self._on_phase is not None:
+                self._on_phase(event.stage.value)

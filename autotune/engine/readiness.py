@@ -1,0 +1,156 @@
+"""From a started process to an engine that is proven to be ours and to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.engine import verdicts
+from autotune.engine.client import EngineClient, model_ids, tokens_in
+from autotune.engine.enginelog import LogFollower
+from autotune.engine.failure_values import Failure
+from autotune.engine.listeners import listening_inodes, listens_only
+from autotune.engine.recipe import Identity
+from autotune.engine.stages import Stage
+from autotune.engine.supervised import SupervisedJob
+
+POLL = 0.1
+QUIET_SECONDS: Mapping[Stage, float] = {
+    Stage.CLI: 180.0,
+    Stage.IMPORT: 180.0,
+    Stage.INSPECT: 240.0,
+    Stage.CONFIG: 240.0,
+    Stage.ENGINE_IMPORT: 300.0,
+    Stage.INIT: 300.0,
+    Stage.WEIGHTS: 900.0,
+    Stage.PROFILING: 600.0,
+    Stage.COMPILE: 900.0,
+    Stage.KV_CACHE: 300.0,
+    Stage.GRAPHS: 600.0,
+    Stage.WARMUP: 600.0,
+    Stage.SERVER: 120.0,
+    Stage.SERVING: 60.0,
+}
+"""Longest silence of the log in each stage, in seconds; a stage that talks may take as long as the whole start may."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines of a start, in seconds.
+
+    Attributes:
+        ready: from the start to the first token.
+        probe: for the probe request; the first one of an engine may compile.
+        quiet: longest silence by stage.
+        ownership: whether this host's /proc can prove who listens.
+    """
+
+    ready: float = 900.0
+    probe: float = 120.0
+    quiet: Mapping[Stage, float] = field(default_factory=lambda: QUIET_SECONDS)
+    ownership: bool = True
+
+
+class Readiness:
+    """Waits for one start.
+
+    Args:
+        job: the process.
+        client: talks to it.
+        follower: reads its log.
+        identity: how it is recognised.
+        limits: deadlines.
+        began: monotonic time of the start.
+    """
+
+    def __init__(
+        self,
+        job: SupervisedJob,
+        client: EngineClient,
+        follower: LogFollower,
+        identity: Identity,
+        limits: Limits,
+        began: float,
+    ) -> None:
+        self._job = job
+        self._client = client
+        self._follower = follower
+        self._identity = identity
+        self._limits = limits
+        self._began = began
+        self._deadline = began + limits.ready
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._began
+
+    async def wait(self) -> Failure | None:
+        """None when the engine serves, else why it does not."""
+        if self._job.refused is not None:
+            return verdicts.cannot_execute(self._job.refused)
+        while not await self._client.healthy():
+            if (failure := await self._look()) is not None:
+                return failure
+            await asyncio.sleep(POLL)
+        if (failure := await self._look()) is not None:
+            return failure
+        return await self._prove() or await self._probe()
+
+    async def _look(self) -> Failure | None:
+        """What log, process and clock say."""
+        await self._follower.catch_up()
+        if self._job.ended:
+            return await self.why_dead()
+        if (verdict := self._follower.verdict) is not None:
+            return verdict
+        now, stage = time.monotonic(), self._follower.stage
+        if now > self._deadline:
+            return self._follower.classify(verdicts.ready_timeout(stage, self._limits.ready))
+        quiet = self._limits.quiet.get(stage)
+        if quiet is not None and now - self._follower.last_growth > quiet:
+            return self._follower.classify(verdicts.phase_timeout(stage, quiet))
+        return None
+
+    async def why_dead(self) -> Failure:
+        """The reason of an ended process."""
+        stage = self._follower.stage
+        self._follower.drain()
+        return self._follower.classify(verdicts.died(stage, self._job.exit_code), exit_code=self._job.exit_code)
+
+    async def _prove(self) -> Failure | None:
+        """The listener is a process of ours, it knows this trial's name, and it wants this trial's key."""
+        port = self._identity.port
+        pids = self._job.processes()
+        if self._limits.ownership and listening_inodes(port) and not listens_only(port, pids):
+            return verdicts.not_ours(port, "a process outside this trial's process group listens there")
+        with_key = await self._client.models()
+        if with_key.status in (401, 403):
+            return verdicts.not_ours(port, "it refuses this trial's key")
+        if self._identity.served_model not in model_ids(with_key):
+            return verdicts.not_ours(port, "it does not serve this trial's model name")
+        if self._identity.api_key and (await self._client.models(with_key=False)).status not in (401, 403):
+            return verdicts.not_ours(port, "it answers without this trial's key")
+        return None
+
+    async def _probe(self) -> Failure | None:
+        """A request must return tokens, while the process lives."""
+        request = asyncio.ensure_future(self._client.probe(self._identity.served_model, self._limits.probe))
+        try:
+            while not request.done():
+                await asyncio.wait({request}, timeout=POLL)
+                if (failure := await self._look()) is not None:
+                    return failure
+        finally:
+            request.cancel()
+        reply = request.result()
+        if reply.status == 200 and tokens_in(reply) > 0:
+            return None
+        # A dying engine answers with an error first and writes the reason a moment later.
+        for _ in range(30):
+            if (failure := await self._look()) is not None:
+                return failure
+            await asyncio.sleep(POLL)
+        return self._follower.classify(verdicts.not_serving(f"HTTP {reply.status}: {reply.text[:300]}"))

@@ -1,0 +1,66 @@
+"""All kinds of engine. One more kind is one more line in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from autotune.engine.command import command_engine
+from autotune.engine.endpoint import endpoint_engine
+from autotune.engine.live import LiveFactory
+from autotune.engine.process import ProcessEngine
+from autotune.engine.protocol import Engine, EngineContext
+from autotune.engine.readiness import Limits
+from autotune.engine.recipe import simulated_recipe, vllm_recipe
+from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
+
+SIMULATOR_LIVE: Final = frozenset({"max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"})
+"""What the simulator changes while it runs."""
+
+
+def _context(spec: StudySpec) -> EngineContext:
+    return EngineContext(
+        spec.model,
+        EngineConfig.of(dict(spec.engine.args), spec.engine.env),
+        spec.engine.ready_timeout,
+        spec.engine.hang_timeout,
+    )
+
+
+def _vllm(spec: StudySpec, live: LiveFactory | None) -> Engine:
+    names = live.names if live is not None else frozenset[str]()
+    limits = Limits(ready=spec.engine.ready_timeout)
+    return ProcessEngine(vllm_recipe(spec), _context(spec), limits, live, names)
+
+
+def _simulated(spec: StudySpec, live: LiveFactory | None) -> Engine:
+    names = SIMULATOR_LIVE if spec.engine.live else frozenset[str]()
+    limits = Limits(ready=spec.engine.ready_timeout)
+    return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names)
+
+
+ENGINES: Final[Mapping[str, Callable[[StudySpec, LiveFactory | None], Engine]]] = {
+    "vllm": _vllm,
+    "simulated": _simulated,
+    "endpoint": lambda spec, live: endpoint_engine(spec),
+    "command": lambda spec, live: command_engine(spec),
+}
+
+
+def create_engine(spec: StudySpec, *, live: LiveFactory | None = None, base: Path | None = None) -> Engine:
+    """The engine that a study asks for.
+
+    Args:
+        spec: the study.
+        live: makes live limits for a real vLLM (its scheduler must be started with a class that reads them).
+        base: folder that relative model paths are resolved against; default: the working directory.
+
+    Raises:
+        SpecError: the study asks for something that cannot be.
+        EnvironmentFault: the engine is not installed.
+    """
+    if base is not None and (base / spec.model / "config.json").is_file():
+        spec = spec.model_copy(update={"model": str((base / spec.model).resolve())})
+    return ENGINES[spec.engine.kind](spec, live if spec.engine.live else None)
