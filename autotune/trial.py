@@ -1,4 +1,4 @@
-"""One trial, start to end: a proposal goes in, a record comes out. A bad configuration is a value here, never an exception."""
+"""One trial, start to end: a proposal goes in, a record comes out. A bad configuration is a value, no exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
 from autotune.errors import AutotuneError
 from autotune.events import Observer, StageStarted
-from autotune.load.measure import EngineDied, LoadClient, Progress
+from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.report import LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport
@@ -74,7 +74,9 @@ class _Progress:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
 
 
-async def run_trial(bench: Bench, proposal: Proposal, number: int, *, attempt: int = 1, fresh: bool = False) -> TrialRecord:
+async def run_trial(
+    bench: Bench, proposal: Proposal, number: int, *, attempt: int = 1, fresh: bool = False
+) -> TrialRecord:
     """Run one trial.
 
     Args:
@@ -152,16 +154,18 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
 
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
     with progress.stage("load"):
-        report = await bench.client.measure(
+        report = await measure(
             target,
             bench.spec.load,
             slos=bench.spec.slos,
+            objectives=bench.spec.objectives,
             trial_seed=number,
             folder=folder,
             metrics=engine.metrics,
             reset=engine.reset_caches,
             alive=lambda: _death_sentence(engine),
             on_progress=seen,
+            client=bench.client,
         )
     warmup = sum(level.warmup_s for level in report.levels) / engine.time_scale
     window = sum(level.window_s for level in report.levels) / engine.time_scale

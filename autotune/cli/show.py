@@ -12,6 +12,7 @@ from rich.text import Text
 
 from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
+from autotune.quality.report import QualityCheck
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
@@ -71,7 +72,9 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
         console.print(Text(outcome.reason))
     _print_pairs(console, "configuration", [(name, value_text(value)) for name, value in record.config.args])
     _print_pairs(console, "environment variables", list(record.config.env))
-    _print_pairs(console, "against the baseline", [(c.name, f"{value_text(c.before)} → {value_text(c.after)}") for c in record.config.changes_from(baseline)])  # fmt: skip
+    changes = record.config.changes_from(baseline)
+    told = [(change.name, f"{value_text(change.before)} → {value_text(change.after)}") for change in changes]
+    _print_pairs(console, "against the baseline", told)
     _print_pairs(console, "where the time went", [(name, f"{seconds:.1f} s") for name, seconds in record.stage_seconds])
     _print_pairs(console, "phases of the start", [(phase.name, f"{phase.seconds:.1f} s") for phase in record.phases])
     if isinstance(outcome, Measured):
@@ -82,10 +85,14 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
                 console, "engine over the window", [(name, number_text(value)) for name, value in level.engine]
             )
         if outcome.quality is not None:
-            checks = [(check.name, f"{figure_text('', check.estimate)} (limit {check.limit:g}) {check.verdict}") for check in outcome.quality.checks]  # fmt: skip
+            checks = [(check.name, _check_text(check)) for check in outcome.quality.checks]
             _print_pairs(console, f"quality: {outcome.quality.verdict}", checks)
     if record.folder is not None:
         console.print(Text(f"files: {record.folder}", style="dim"))
+
+
+def _check_text(check: QualityCheck) -> str:
+    return f"{figure_text('', check.estimate)} (limit {check.limit:g}, noise {check.noise:.2g}) {check.verdict}"
 
 
 def _print_pairs(console: Console, title: str, pairs: list[tuple[str, str]]) -> None:

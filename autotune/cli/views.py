@@ -100,7 +100,8 @@ class JsonView:
         match event:
             case StudyStarted():
                 return {"event": "study_started", "study": event.name, "folder": str(event.folder),
-                        "finished": len(event.finished), "budget": event.budget, "simulated": event.simulated}  # fmt: skip
+                        "finished": len(event.finished), "budget": event.budget,
+                        "simulated": event.simulated}  # fmt: skip
             case TrialStarted():
                 proposal = event.proposal
                 return {"event": "trial_started", "trial": event.number, "origin": proposal.origin,

@@ -1,4 +1,4 @@
-"""What a model is, read from its Hugging Face `config.json`: the facts that memory, legality and the search depend on."""
+"""What a model is, read from its Hugging Face `config.json`: what memory, legality and the search depend on."""
 
 from __future__ import annotations
 
@@ -145,6 +145,8 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
     layers = get.integer("num_hidden_layers", "n_layer", "num_layers", default=1)
     experts = get.integer("num_experts", "n_routed_experts", "num_local_experts")
     moe_width = get.integer("moe_intermediate_size", default=get.integer("intermediate_size") if experts else 0)
+    shared = moe_width * get.integer("n_shared_experts")
+    dense_layers = get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers")))
     kinds = get.strings("layer_types", "layers_block_type")
     window = get.integer("sliding_window") if text.get("use_sliding_window", True) else 0
     quantization, bits, block = _quantization(config.get("quantization_config") or text.get("quantization_config"))
@@ -163,8 +165,8 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         experts=experts,
         experts_per_token=get.integer("num_experts_per_tok", "moe_topk", "num_experts_per_token"),
         moe_intermediate=moe_width,
-        shared_intermediate=get.integer("shared_expert_intermediate_size", default=moe_width * get.integer("n_shared_experts")),
-        dense_layers=get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers"))) if experts else 0,
+        shared_intermediate=get.integer("shared_expert_intermediate_size", default=shared),
+        dense_layers=dense_layers if experts else 0,
         kv_lora_rank=get.integer("kv_lora_rank"),
         rope_head_dim=get.integer("qk_rope_head_dim"),
         q_lora_rank=get.integer("q_lora_rank"),
