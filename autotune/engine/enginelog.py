@@ -16,6 +16,8 @@ BLOCK = 1 << 20
 """Bytes read at a time; between two blocks other tasks run."""
 BACKLOG = 8 << 20
 """A log that has run further ahead than this is joined near its end: what floods so fast has no news in it."""
+LINE = 1000
+"""Characters of a line that are looked at for facts."""
 SETTLE = 5.0
 """Seconds of silence after which a line that nearly decides is taken to decide."""
 DEAD = ("EngineDeadError", "EngineCore encountered a fatal error", "Engine core proc ", "Worker proc ")
@@ -116,6 +118,9 @@ class LogFollower:
         self._watcher.feed(raw)
         if self.log.ready and not self.dead_line and any(word in raw for word in DEAD):
             self.dead_line = raw.strip()
+        # Only the dump of the configuration is long and tells something; other long lines are somebody's data.
+        if len(raw) > LINE and " config: " not in raw[:200] and "args: " not in raw[:200]:
+            raw = raw[:LINE]
         for event in self.log.feed(raw, time.monotonic()):
             if event.stage is not None and self._on_phase is not None:
                 self._on_phase(event.stage.value)
