@@ -101,7 +101,7 @@ def _tokens(name: str, value: Json, argument: Argument | None) -> list[str]:
             return [flag, json.dumps(value)]
         if argument is not None and argument.kind == "append":
             return [token for item in value for token in (flag, _text(item))]
-        return [flag, *(_text(item) for item in value)]
+        return [flag, *(_text(item) for item in value)] if value else []
     text = _text(value)
     # A value that looks like a flag must be joined to its own, or argparse takes it for one.
     return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
@@ -118,7 +118,7 @@ def _spelling(token: str) -> str:
     match = re.fullmatch(r"-O=?(.+)", token)
     if match and not token.startswith("--"):
         return f"--optimization-level={match.group(1)}"
-    if token == "-O":
+    if token == "-O":  # noqa: S105
         return "--optimization-level"
     if token.startswith("--"):
         name, equals, value = token.partition("=")
@@ -137,9 +137,9 @@ def _take(token: str, queue: list[str], table: ArgumentTable, args: dict[str, ob
     if dot:
         return _take_nested(argument, path, joined if equals else None, queue, args)
     if argument.kind in ("switch", "true"):
-        args[argument.name] = flag != argument.negative and not flag.startswith("--disable-", 0 if _inverse(argument) else 99)
+        args[argument.name] = not _says_no(flag, argument)
         return True
-    if argument.kind in ("list",):
+    if argument.kind == "list":
         items = [joined] if equals else []
         while queue and (not queue[0].startswith("-") or _NEGATIVE_NUMBER.fullmatch(queue[0])):
             items.append(queue.pop(0))
@@ -153,14 +153,18 @@ def _take(token: str, queue: list[str], table: ArgumentTable, args: dict[str, ob
         before = args.get(argument.name)
         args[argument.name] = [*(before if isinstance(before, list) else []), joined]
     elif argument.kind == "json":
-        _lay_json(argument.name, joined, args)
+        _lay_json(argument.name, joined, args, closed=argument.name in dict(table.nested))
     else:
         args[argument.name] = _value(joined, argument)
     return True
 
 
-def _inverse(argument: Argument) -> bool:
-    return argument.name.startswith("enable_")
+def _says_no(flag: str, argument: Argument) -> bool:
+    """0.33 has three spellings of no: `--no-enable-x`, `--no-disable-x`, and the opposite word."""
+    opposites = (("enable_", "--disable-"), ("disable_", "--enable-"))
+    return flag.startswith("--no-") or any(
+        argument.name.startswith(word) and flag.startswith(other) for word, other in opposites
+    )
 
 
 def _take_opposite(flag: str, table: ArgumentTable, args: dict[str, object]) -> bool:
@@ -174,9 +178,7 @@ def _take_opposite(flag: str, table: ArgumentTable, args: dict[str, object]) -> 
     return True
 
 
-def _take_nested(
-    argument: Argument, path: str, joined: str | None, queue: list[str], args: dict[str, object]
-) -> bool:
+def _take_nested(argument: Argument, path: str, joined: str | None, queue: list[str], args: dict[str, object]) -> bool:
     """`-cc.cudagraph_mode=FULL`, `--compilation-config.compile_sizes+ 1,2`."""
     if joined is None:
         if not queue:
@@ -195,29 +197,33 @@ def _take_nested(
     return True
 
 
-def _lay_json(name: str, text: str, args: dict[str, object]) -> None:
+def _lay_json(name: str, text: str, args: dict[str, object], *, closed: bool) -> None:
+    """Flatten a JSON value where an `EngineConfig` can hold it, else keep its text.
+
+    Args:
+        closed: the keys are vLLM's own, so that null means "not given"; elsewhere null is a value.
+    """
     value = _json(text)
-    if isinstance(value, dict) and _flat(value):
+    if isinstance(value, dict) and value and _flat(value, closed):
         args.update({f"{name}.{key}": inner for key, inner in value.items()})
-        if not value:
-            args[name] = text
     else:
         args[name] = text
 
 
-def _flat(value: Mapping[str, object]) -> bool:
-    """Whether an `EngineConfig` can hold it: lists of scalars, no empty mapping, no dots or dashes in names."""
-    return all(
-        isinstance(key, str)
-        and key
-        and "." not in key
-        and (
-            (isinstance(inner, dict) and bool(inner) and _flat(inner))
-            or (isinstance(inner, list) and not any(isinstance(item, list | dict) for item in inner))
-            or (inner is not None and not isinstance(inner, list | dict))
-        )
-        for key, inner in value.items()
-    )
+def _flat(value: Mapping[str, object], closed: bool) -> bool:
+    return all(_plain_key(key) and _plain_value(inner, closed) for key, inner in value.items())
+
+
+def _plain_key(key: str) -> bool:
+    return bool(key) and not set(key) & set(".-")
+
+
+def _plain_value(value: object, closed: bool) -> bool:
+    if isinstance(value, dict):
+        return bool(value) and _flat(value, closed)
+    if isinstance(value, list):
+        return not any(isinstance(item, list | dict) for item in value)
+    return value is not None or closed
 
 
 def _json(text: str) -> object:

@@ -29,7 +29,7 @@ MODEL_FACTS = (
     "is_hybrid",
 )  # fmt: skip
 """Names after `model.`; a fact that is not known is null."""
-HOST_FACTS = ("gpus", "gpu_memory", "card", "links", "vllm_version", *Layout().facts)
+HOST_FACTS = ("gpus", "gpu_memory", "card", "links", "vllm_version", "longest_request")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class SpaceContext:
         card: short name such as `h100`, empty where unknown.
         gpu_memory: bytes per GPU, None where unknown.
         links: `nvlink`, `pcie` or empty where unknown.
+        longest_request: prompt and answer of the load's longest request in tokens, only where the study allows that
+            the context is cut to it (`max_model_len` is tuned then).
     """
 
     gpus: int = 1
@@ -51,6 +53,7 @@ class SpaceContext:
     card: str = ""
     gpu_memory: int | None = None
     links: str = ""
+    longest_request: int | None = None
 
     @property
     def facts(self) -> dict[str, FrozenValue]:
@@ -62,6 +65,7 @@ class SpaceContext:
             "card": self.card or None,
             "links": self.links or None,
             "vllm_version": self.vllm_version or None,
+            "longest_request": self.longest_request,
         }
 
 
@@ -143,20 +147,24 @@ def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> Searc
     known = _known_names(spec)
     facts = context.facts
     parameters = []
+    only = Layout()
     for name, item in spec.parameters.items():
         parameter = _parameter(name, item, context, known, source)
         constant = parameter.when is not None and not (parameter.when.names - facts.keys() - set(_fact_names()))
         if constant and parameter.when is not None and parameter.when.holds(facts) is not True:
             continue
+        if parameter.kind == "layout" and len(parameter.values) == 1:
+            only = Layout.parse(str(parameter.values[0]))
+            continue
         parameters.append(parameter)
-    fixed = EngineConfig.of(spec.fixed).args
+    fixed = EngineConfig.of({**spec.fixed, **only.args}).args
     space = SearchSpace(
         name=spec.name or source.name,
         parameters=tuple(parameters),
         requires=tuple(_expr(text, known, source, "require", i) for i, text in enumerate(spec.require)),
         derives=tuple((name, _expr(text, known, source, "derive", name)) for name, text in spec.derive.items()),
         fixed=fixed,
-        facts=tuple(sorted(facts.items())),
+        facts=tuple(sorted({**only.facts, **facts}.items())),
         defaults=tuple(sorted(engine_defaults(context.gpus, context.gpu_memory, context.card).items())),
         description=(spec.description or "").strip(),
     )
@@ -169,7 +177,7 @@ def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> Searc
 
 
 def _fact_names() -> list[str]:
-    return [*HOST_FACTS[:5], *(f"model.{name}" for name in MODEL_FACTS)]
+    return [*HOST_FACTS, *(f"model.{name}" for name in MODEL_FACTS)]
 
 
 @lru_cache(maxsize=1)
@@ -179,7 +187,7 @@ def _argument_names() -> frozenset[str]:
 
 def _known_names(spec: SpaceSpec) -> frozenset[str]:
     own = {*spec.parameters, *spec.derive, *(name for name, _ in EngineConfig.of(spec.fixed).args)}
-    return frozenset({*own, *_fact_names(), *HOST_FACTS, *_argument_names()})
+    return frozenset({*own, *_fact_names(), *Layout().facts, *_argument_names()})
 
 
 def _check_names(spec: SpaceSpec, source: Source) -> None:

@@ -8,8 +8,8 @@
 Names are vLLM's arguments, the space's parameters, or facts (`model.num_experts`, `gpus`, `gpu_memory`, ...).
 
 `null` means "not given", so vLLM's default applies and we do not know it. Arithmetic with null is null; an order
-comparison with null is null; `and`, `or` and `not` are Kleene's. Equality with a literal is plain (`null == "fp8"` is
-false), between two computed values it is null where one is. A `require` that comes out as null holds; a `when` that
+comparison with null is null; `and`, `or` and `not` are Kleene's. Equality of a name with a literal is plain
+(`quantization == "fp8"` is false where it is not given), any other equality is null where one side is. A `require` that comes out as null holds; a `when` that
 comes out as null does not switch its parameter on; a `derive` that comes out as null sets nothing.
 """
 
@@ -365,12 +365,17 @@ def _member(node: Node, value: Value, group: Value) -> bool | None:
 def _compare(node: Node, left: Value, right: Value) -> bool | None:
     unset = left is None or right is None
     if node.text in ("==", "!="):
-        if unset and all(operand.kind != "literal" for operand in node.operands):
+        if unset and not _name_against_literal(node):
             return None
         return _same(left, right) is (node.text == "==")
     if unset:
         return None
     return _ORDER[node.text](_number(left, node), _number(right, node))
+
+
+def _name_against_literal(node: Node) -> bool:
+    kinds = {operand.kind for operand in node.operands}
+    return "literal" in kinds and kinds <= {"literal", "name"}
 
 
 def _same(left: Value, right: Value) -> bool:

@@ -225,9 +225,11 @@ class SearchSpace:
             prefix = f"{parameter.name}."
             nested = {name: value for name, value in config.args if name.startswith(prefix)}
             return next((v for v in parameter.values if _expanded(parameter.name, v) == nested), "?")
-        value = config.get(parameter.name)
+        value, default = config.get(parameter.name), dict(self.defaults).get(parameter.name)
         if value is None and None not in parameter.values:
-            return dict(self.defaults).get(parameter.name)
+            return default
+        if value not in parameter.values and None in parameter.values and _equal(value, default):
+            return None
         return value
 
 
