@@ -1,0 +1,181 @@
+"""Measures a running engine: every level of the load, one after the other, on fresh content."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.load.alphabet import find_alphabet
+from autotune.load.client import LoadClient
+from autotune.load.early import HopelessRule, Progress
+from autotune.load.enginewatch import EngineWatch
+from autotune.load.level import EngineDied, LevelResult, LevelRun, Watchers
+from autotune.load.metrics import PERCENTILES, summarise
+from autotune.load.report import Level, LevelReport, LoadReport, Target
+from autotune.load.validity import check_engine, check_window
+from autotune.load.workload import Alphabet, RequestMaker, plan_hash, planned_turns
+from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
+
+__all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
+
+IDLE_TIMEOUT = 10.0
+"""Real seconds to wait between levels until the server has dropped the cancelled requests."""
+
+
+def levels_of(spec: LoadSpec) -> list[Level]:
+    """The levels of a load."""
+    kind = "closed" if spec.arrivals == "closed" else "open"
+    return [Level(kind, value) for value in spec.levels]
+
+
+@dataclass(frozen=True)
+class _Session:
+    """What all levels of one call share."""
+
+    client: LoadClient
+    target: Target
+    load: LoadSpec
+    alphabet: Alphabet
+    trial_seed: int
+    folder: Path
+    metrics: Callable[[], Awaitable[dict[str, float]]] | None
+    watchers: Watchers
+    objectives: Sequence[ObjectiveSpec]
+
+
+async def measure(
+    target: Target,
+    load: LoadSpec,
+    *,
+    slos: Sequence[SloSpec] = (),
+    objectives: Sequence[ObjectiveSpec] = (),
+    trial_seed: int,
+    folder: Path,
+    metrics: Callable[[], Awaitable[dict[str, float]]] | None = None,
+    reset: Callable[[], Awaitable[bool]] | None = None,
+    alive: Callable[[], str | None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    hopeless: HopelessRule | None = None,
+    client: LoadClient | None = None,
+) -> LoadReport:
+    """Measure every level of `load` on a running engine.
+
+    Args:
+        target: the server. Its `time_scale` turns measured seconds into the target's: all times in `load` and in the
+            report are the target's.
+        load: the load; lengths and arrival times depend on it alone.
+        slos: limits, for goodput, for the needed number of requests and for the early stop.
+        objectives: what will be optimised, for the needed number of requests.
+        trial_seed: makes the content of this trial fresh.
+        folder: where the request-level arrays go (`level-N.npz`).
+        metrics: reads the server's counters.
+        reset: empties the server's prefix cache between levels.
+        alive: a sentence when the engine has died, else None.
+        on_progress: told several times a second.
+        hopeless: a sentence when the level cannot matter any more, else None.
+        client: running client processes; without one they are started for this call.
+
+    Raises:
+        EngineDied: the engine ended under load or cannot be reached any more.
+        EnvironmentFault: a client process failed or the server cannot be reached.
+        SpecError: the load cannot be made (a file is missing, a percentile is not measured).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    levels = levels_of(load)
+    async with AsyncExitStack() as stack:
+        if client is None:
+            client = await stack.enter_async_context(LoadClient(load.client_processes))
+        session = _Session(
+            client, target, load, await find_alphabet(target, load), trial_seed, folder, metrics,
+            Watchers(alive, on_progress, hopeless, tuple(slos)), objectives,
+        )  # fmt: skip
+        reports: list[LevelReport] = []
+        for number, level in enumerate(levels):
+            if number:
+                await _settle(metrics, alive)
+            if reset is not None:
+                await reset()
+            reports.append(await _measure_level(session, level, number, len(levels)))
+    return LoadReport(tuple(reports))
+
+
+async def _settle(
+    metrics: Callable[[], Awaitable[dict[str, float]]] | None, alive: Callable[[], str | None] | None
+) -> None:
+    """Wait until the server runs nothing any more (a cache in use cannot be emptied)."""
+    if metrics is None:
+        return
+    deadline = time.monotonic() + IDLE_TIMEOUT
+    while time.monotonic() < deadline:
+        values: dict[str, float] = {}
+        with contextlib.suppress(OSError, TimeoutError):
+            values = await metrics()
+        busy = [value for name, value in values.items() if name.endswith(("requests_running", "requests_waiting"))]
+        if not any(busy):
+            return
+        if alive is not None and (reason := alive()):
+            raise EngineDied(reason)
+        await asyncio.sleep(0.1)
+
+
+async def _measure_level(session: _Session, level: Level, number: int, of: int) -> LevelReport:
+    load, target = session.load, session.target
+    maker = RequestMaker(target, load, session.alphabet, [session.trial_seed, number])
+    watch = EngineWatch(session.metrics)
+    run = LevelRun(
+        session.client, target, load, level, planned_turns(load, level, number), maker, watch, session.watchers,
+        (number, of),
+    )  # fmt: skip
+    result = await run.run()
+    samples = session.folder / f"level-{number}.npz"
+    return await asyncio.to_thread(_report, session, level, number, maker, watch, result, samples)
+
+
+def _report(
+    session: _Session,
+    level: Level,
+    number: int,
+    maker: RequestMaker,
+    watch: EngineWatch,
+    result: LevelResult,
+    samples: Path,
+) -> LevelReport:
+    records, window, load, target = result.records, result.window, session.load, session.target
+    slos = session.watchers.slos
+    records.save(samples)
+    empty = window.seconds <= 0
+    percentiles = sorted({*PERCENTILES, *(float(item.percentile) for item in slos)})
+    figures = {} if empty else summarise(records, window, slos, percentiles=percentiles)
+    invalid: list[str] = []
+    if result.stopped is None:
+        invalid = check_window(
+            records, window, load, scale=target.time_scale, planned_inputs=maker.prompt_lengths if maker.exact else (),
+            slos=slos, objectives=session.objectives,
+        )  # fmt: skip
+        invalid += check_engine(
+            records, watch, load, start=result.began, scale=target.time_scale, expected_hits=maker.expected_hits
+        )
+    engine = watch.figures() | {
+        "warmup_steady": float(result.steady),
+        "client_cpu_share": records.cpu_share,
+    }
+    ends = records.column("end")
+    return LevelReport(
+        level=level,
+        metrics=tuple(figures.items()),
+        invalid=tuple(invalid),
+        stopped=result.stopped,
+        requests=int((records.ok & window.holds(records.column("last"))).sum()),
+        errors=int((records.failed & window.holds(ends)).sum()),
+        window_s=window.seconds,
+        warmup_s=window.start,
+        engine=tuple(sorted(engine.items())),
+        content_hash=maker.content_hash,
+        plan_hash=plan_hash(load, level, planned_turns(load, level, number)),
+        samples=samples,
+    )

@@ -1,0 +1,271 @@
+"""The metrics: their definitions, once. The documentation quotes them from here.
+
+Times of one request, all on CLOCK_MONOTONIC of the client's host:
+
+    t_due     planned send time (open loop only)
+    t_send    the request's bytes are handed to the socket
+    t_first   arrival of the first chunk that carries a token: text, reasoning or tool call; an empty chunk or one with
+              only a role does not count
+    t_last    arrival of the last chunk with choices; the usage chunk and [DONE] do not count
+    t_ref     t_due in open loop, t_send in closed loop
+    n         answer length in tokens by the server's usage
+
+A window [a, b) is measured, of length W = b - a. In closed loop each sample belongs to the time when it ended (the TTFT
+to t_first, E2E and TPOT to t_last, a gap to its later chunk), so that no request is left out for being slow. In open
+loop the requests planned inside the window are measured and waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.errors import SpecError
+from autotune.load.bootstrap import Blocks
+from autotune.load.records import Flags, Floats, Records
+from autotune.load.report import Estimate
+from autotune.spec.study import ObjectiveSpec, SloSpec
+
+PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a metric means.
+
+    Attributes:
+        unit: its unit.
+        formula: how it is computed, in the symbols of this module's head.
+        higher: more is better.
+    """
+
+    unit: str
+    formula: str
+    higher: bool
+
+
+_RATES = {
+    "output_throughput": Definition(
+        "tok/s", "tokens arrived in [a, b) / W; a chunk stands for n / chunks tokens", True
+    ),
+    "total_throughput": Definition(
+        "tok/s", "(tokens arrived in [a, b) + prompt tokens of requests with t_first in [a, b)) / W", True
+    ),
+    "request_throughput": Definition("req/s", "requests ended in [a, b) without error / W", True),
+    "goodput": Definition(
+        "req/s", "requests that hold every SLO limit / W; a failed request holds none; needs SLOs", True
+    ),
+    "goodput_share": Definition("", "requests that hold every SLO limit / (ended + failed requests); needs SLOs", True),
+    "error_share": Definition("", "failed requests / (ended + failed requests)", False),
+    "tokens_per_chunk": Definition("tok", "sum of n / number of chunks", False),
+    "cached_share": Definition("", "prompt tokens that the server says were cached / prompt tokens", True),
+    "tokens_per_joule": Definition("tok/J", "output_throughput / mean power of the GPUs in the window", True),
+}
+_LATENCIES = {
+    "ttft": "t_first - t_ref",
+    "tpot": "(t_last - t_first) / (n - 1); requests with n = 1 have none",
+    "itl": "time between two chunks of one request that follow each other, over all requests",
+    "e2e": "t_last - t_ref",
+}
+_WHAT = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency", "e2e": "latency"}
+
+
+def latency_key(metric: str, percentile: float) -> str:
+    """The key of a latency's percentile, such as ``ttft_p95_ms``."""
+    return f"{metric}_p{percentile:g}_ms"
+
+
+def _all_keys() -> dict[str, Definition]:
+    keys = dict(_RATES)
+    for name, formula in _LATENCIES.items():
+        keys[f"{name}_mean_ms"] = Definition("ms", f"mean of {formula}", False)
+        for percentile in PERCENTILES:
+            keys[latency_key(name, percentile)] = Definition("ms", f"percentile {percentile:g} of {formula}", False)
+    keys["stall_max_ms"] = Definition("ms", "longest time between two chunks of one request", False)
+    return keys
+
+
+KEYS = _all_keys()
+"""Every metric by its key."""
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether more is better, for a metric key or an objective's metric name."""
+    if metric == "capacity":
+        return True
+    if metric in _LATENCIES:
+        return False
+    if metric in KEYS:
+        return KEYS[metric].higher
+    if metric.endswith("_ms"):
+        return False
+    raise SpecError(f"{metric!r} is no metric", hint="legal: " + ", ".join(KEYS))
+
+
+def metric_key(objective: ObjectiveSpec) -> str:
+    """The metric key that an objective refers to.
+
+    Raises:
+        SpecError: the percentile is not one that is measured.
+    """
+    if objective.metric in _LATENCIES:
+        percentile = 95.0 if objective.percentile is None else objective.percentile
+        if percentile not in PERCENTILES:
+            legal = ", ".join(f"{item:g}" for item in PERCENTILES)
+            raise SpecError(f"percentile {percentile:g} is not measured", key="objectives", hint=f"legal: {legal}")
+        return latency_key(objective.metric, percentile)
+    return objective.metric
+
+
+def needed_requests(percentile: float, *, objective: bool = False) -> int:
+    """Samples that a percentile needs: three beyond it to be reported; ten beyond p99 and above to be optimised.
+
+    p50 needs 6, p90 30, p95 60, p99 300; as an objective or SLO p99 needs 1,000.
+    """
+    beyond = 10.0 if objective and percentile >= 99 else 3.0
+    return math.ceil(beyond / (1.0 - percentile / 100.0) - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured window in seconds since the start of the load; `by_plan` in open loop."""
+
+    start: float
+    end: float
+    by_plan: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    def holds(self, times: Floats) -> Flags:
+        """Which times lie in the window."""
+        return (times >= self.start) & (times < self.end)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Values of one latency in milliseconds and the time that each belongs to."""
+
+    values: Floats
+    times: Floats
+
+
+def latency_samples(records: Records, window: Window) -> dict[str, Samples]:
+    """Samples of all latencies in the window."""
+    first, last, reference = records.column("first"), records.column("last"), records.reference
+    ok = records.ok
+    tokens = records.output_tokens
+    planned = window.holds(reference)
+    first_in = planned if window.by_plan else window.holds(first)
+    last_in = planned if window.by_plan else window.holds(last)
+    # A request whose first token came counts for TTFT even when its end lies beyond the window, a failed one never.
+    has_first = ~np.isnan(first) & ~records.failed & first_in
+    done = ok & last_in & ~np.isnan(first)
+    paced = done & (tokens > 1)
+    anchor = reference if window.by_plan else last
+    gaps, owners = np.diff(records.chunks), records.owners
+    same = owners[1:] == owners[:-1] if len(owners) else np.zeros(0, dtype=bool)
+    gap_times = records.chunks[1:]
+    kept = same & ~records.failed[owners[1:]] if len(owners) > 1 else np.zeros(len(gaps), dtype=bool)
+    kept &= window.holds(gap_times)
+    with np.errstate(invalid="ignore"):
+        pace = (last - first) / (tokens - 1)
+    return {
+        "ttft": Samples((first - reference)[has_first] * 1e3, (reference if window.by_plan else first)[has_first]),
+        "tpot": Samples(pace[paced] * 1e3, anchor[paced]),
+        "itl": Samples(gaps[kept] * 1e3, gap_times[kept]),
+        "e2e": Samples((last - reference)[done] * 1e3, anchor[done]),
+    }
+
+
+def good_requests(records: Records, slos: Sequence[SloSpec]) -> Flags:
+    """Which requests ended well and within every SLO limit (TTFT, TPOT and E2E of the request; its mean gap as ITL)."""
+    first, last, reference = records.column("first"), records.column("last"), records.reference
+    tokens = records.output_tokens
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pace = np.where(tokens > 1, (last - first) / (tokens - 1), 0.0)
+        gap = np.where(records.column("events") > 1, (last - first) / (records.column("events") - 1), 0.0)
+        figures = {"ttft": first - reference, "tpot": pace, "itl": gap, "e2e": last - reference}
+        good = records.ok
+        for slo in slos:
+            good = good & (figures[slo.metric] <= slo.limit)
+    return good
+
+
+def block_count(records: Records, window: Window) -> int:
+    """Blocks for the bootstrap: 20, fewer where a block would be shorter than a typical request."""
+    lengths = (records.column("last") - records.column("sent"))[records.ok]
+    typical = float(np.median(lengths)) if len(lengths) else window.seconds / 20
+    return int(np.clip(window.seconds / max(typical, 1e-9), 5, 20))
+
+
+def summarise(
+    records: Records, window: Window, slos: Sequence[SloSpec] = (), *, percentiles: Iterable[float] = PERCENTILES
+) -> dict[str, Estimate]:
+    """Every metric of a window with its 95 % bootstrap interval over blocks of time.
+
+    A percentile with too few samples (see `needed_requests`) is left out.
+    """
+    blocks = Blocks(window.start, window.end, block_count(records, window))
+    result = _throughputs(records, window, blocks)
+    result.update(_request_counts(records, window, blocks, slos))
+    for name, samples in latency_samples(records, window).items():
+        if not len(samples.values):
+            continue
+        result[f"{name}_mean_ms"] = blocks.mean(samples.values, samples.times)
+        wanted = [item for item in percentiles if len(samples.values) >= needed_requests(item)]
+        found = blocks.percentiles(samples.values, samples.times, wanted)
+        result.update({latency_key(name, item): value for item, value in zip(wanted, found, strict=True)})
+        if name == "itl":
+            peak = float(samples.values.max())
+            result["stall_max_ms"] = Estimate(peak, peak, peak, len(samples.values))
+    return result
+
+
+def _throughputs(records: Records, window: Window, blocks: Blocks) -> dict[str, Estimate]:
+    inside = window.holds(records.chunks)
+    times = records.chunks[inside]
+    weights = records.chunk_weights()[inside]
+    first = records.column("first")
+    begun = window.holds(first) & ~np.isnan(records.column("prompt_tokens"))
+    prompts = records.column("prompt_tokens")[begun]
+    # Requests that were still running at the end have no usage yet; their prompts are worth the mean one.
+    unknown = first[window.holds(first) & np.isnan(records.column("prompt_tokens"))]
+    mean_prompt = float(prompts.mean()) if len(prompts) else 0.0
+    all_times = np.concatenate([times, first[begun], unknown])
+    all_weights = np.concatenate([weights, prompts, np.full(len(unknown), mean_prompt)])
+    result = {
+        "output_throughput": blocks.rate(times, weights),
+        "total_throughput": blocks.rate(all_times, all_weights),
+    }
+    ended = window.holds(records.column("last")) & records.ok
+    events, cached = records.column("events")[ended], records.column("cached_tokens")[ended]
+    if events.sum() > 0:
+        ends = records.column("last")[ended]
+        result["tokens_per_chunk"] = blocks.ratio(records.output_tokens[ended], events, ends)
+    known = ~np.isnan(cached)
+    if known.any():
+        ends = records.column("last")[ended][known]
+        result["cached_share"] = blocks.ratio(cached[known], records.column("prompt_tokens")[ended][known], ends)
+    return result
+
+
+def _request_counts(records: Records, window: Window, blocks: Blocks, slos: Sequence[SloSpec]) -> dict[str, Estimate]:
+    ends = np.where(records.ok, records.column("last"), records.column("end"))
+    finished = records.ok | records.failed
+    anchor = records.reference if window.by_plan else ends
+    inside = finished & window.holds(anchor)
+    ended = records.ok & window.holds(ends)
+    result = {"request_throughput": blocks.rate(ends[ended], np.ones(int(ended.sum())))}
+    if inside.any():
+        failed = records.failed[inside].astype(np.float64)
+        result["error_share"] = blocks.ratio(failed, np.ones(len(failed)), anchor[inside])
+    if slos and inside.any():
+        good = good_requests(records, slos)[inside].astype(np.float64)
+        result["goodput"] = blocks.rate(anchor[inside], good)
+        result["goodput_share"] = blocks.ratio(good, np.ones(len(good)), anchor[inside])
+    return result

@@ -1,0 +1,339 @@
+"""One connection of the load client: sends prepared bytes and takes the time of every chunk that comes back.
+
+This is the data plane. After the first token nothing is parsed: chunks are counted and their arrival is noted. JSON is
+read only up to the first token and for the last few chunks (usage, finish, errors).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from array import array
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol, cast
+
+import httptools
+
+from autotune.load.wire import FAILED, OK, UNFINISHED, WireRequest
+
+NAN = float("nan")
+TAIL_READS = 8
+"""Reads kept for the end of a stream: last token, finish reason, usage and [DONE] may come one by one."""
+MAX_ERROR_BODY = 2000
+
+Record = tuple[float, ...]
+
+
+class Owner(Protocol):
+    """Who gets told what became of a request."""
+
+    def on_first_token(self, stream: Stream) -> None: ...
+
+    def on_done(self, stream: Stream, status: float, error: str) -> None: ...
+
+    def on_lost(self, stream: Stream) -> None: ...
+
+
+def payload_of(event: bytes) -> bytes | None:
+    """The data of one server-sent event (lines joined), or None for comments and events without data."""
+    if event.startswith(b"data:") and b"\n" not in event:
+        return event[5:].strip()
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
+
+
+def read_object(payload: bytes) -> dict[str, object] | None:
+    """The JSON object of an event, or None where it is none."""
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tokens_in(chunk: dict[str, object]) -> tuple[bool, bool, bool]:
+    """(has choices, carries a token of any kind, carries text a reader sees) of a completion or chat chunk."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return False, False, False
+    any_token = visible = False
+    for choice in choices:
+        if not isinstance(choice, dict):
+            continue
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            visible = visible or bool(delta.get("content") or delta.get("tool_calls") or delta.get("refusal"))
+            any_token = any_token or bool(delta.get("reasoning") or delta.get("reasoning_content"))
+        else:
+            visible = visible or bool(choice.get("text"))
+    return True, any_token or visible, visible
+
+
+def error_in(chunk: dict[str, object]) -> str | None:
+    """The error text of an event that reports one in mid-stream."""
+    error = chunk.get("error")
+    if isinstance(error, dict):
+        return str(error.get("message") or error)
+    if error:
+        return str(error)
+    if chunk.get("object") == "error":
+        return str(chunk.get("message") or "error")
+    return None
+
+
+class Stream(asyncio.Protocol):
+    """A connection with at most one request on it."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.transport: asyncio.Transport | None = None
+        self.request: WireRequest | None = None
+        self.followers: list[WireRequest] = []
+        self.used = False
+        self.attempts = 0
+        self.due = NAN
+        self.closing = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.sent = self.first = self.visible = self.choice = self.last = self.end = NAN
+        self.now = 0.0
+        self.status_code = 0
+        self.chunk_log = array("d")
+        self.usage: tuple[float, float, float] = (NAN, NAN, NAN)
+        self._fast = False
+        self._streaming = False
+        self._finished = False
+        self._answered = False
+        self._carry = b""
+        self._separator = b"\n\n"
+        self._error = ""
+        self._done_seen = False
+        self._tail: deque[bytes] = deque(maxlen=TAIL_READS)
+        self._tail_append = self._tail.append
+        self._log_append = self.chunk_log.append
+
+    # -- connection ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.parser = httptools.HttpResponseParser(self)
+        self._feed: Callable[[bytes], None] = self.parser.feed_data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.now = perf_counter()
+        self.transport = None
+        if self.request is not None and not self.closing:
+            if self._done_seen:
+                self._complete()
+            elif self._answered or not self.used or self.attempts >= 2:
+                where = f"after {len(self.chunk_log)} chunks" if self._answered else "before an answer"
+                self._fail(f"connection closed {where}")
+        self.owner.on_lost(self)
+
+    @property
+    def pending(self) -> WireRequest | None:
+        """The request that still waits for its end.
+
+        After a loss of the connection it is one that met a keep-alive connection which the server was just closing:
+        not the request's fault, so it is sent once more.
+        """
+        return None if self._finished else self.request
+
+    def send(self, request: WireRequest, due: float) -> None:
+        """Put a request on the idle connection; `due` is the time it should have been sent (NaN: now)."""
+        if self.request is not request:
+            self.attempts = 0
+        self._clear()
+        self.request = request
+        self.due = due
+        self.attempts += 1
+        transport = self.transport
+        if transport is None:
+            self._fail("connection is closed")
+            return
+        self.sent = perf_counter()
+        transport.write(request.data)
+
+    def fail(self, reason: str) -> None:
+        """Give the running request up as failed (time-out) and close the connection."""
+        self.now = perf_counter()
+        self._fail(reason)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; the server sees a cancelled request."""
+        self.closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self.now = perf_counter()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if self.request is not None:
+                self._answered = True
+                self._fail(f"answer is not HTTP: {error}")
+            self.abort()
+
+    def on_headers_complete(self) -> None:
+        self._answered = True
+        self.status_code = self.parser.get_status_code()
+        self._streaming = self.status_code == 200
+
+    def on_body(self, body: bytes) -> None:
+        if self._fast and body[0] == 100 and body.endswith(self._separator):
+            self._log_append(self.now)
+            extra = body.count(self._separator) - 1
+            if extra:
+                self.chunk_log.extend([self.now] * extra)
+            self._tail_append(body)
+        elif self.request is None:
+            return
+        elif self._streaming:
+            self._read_events(body)
+        elif len(self._carry) < MAX_ERROR_BODY:
+            self._carry += body
+
+    def _read_events(self, body: bytes) -> None:
+        data = self._carry + body if self._carry else body
+        if not self.chunk_log and self._separator == b"\n\n" and b"\r\n\r\n" in data:
+            self._separator = b"\r\n\r\n"
+        separator = self._separator
+        cut = data.rfind(separator)
+        if cut < 0:
+            self._carry, self._fast = data, False
+            return
+        cut += len(separator)
+        self._carry = data[cut:]
+        for event in data[:cut].split(separator):
+            payload = payload_of(event.strip(b"\r\n")) if event else None
+            if payload is None:
+                continue
+            if self.first == self.first:  # the first token has been seen (not NaN)
+                self.chunk_log.append(self.now)
+                self._tail.append(event + separator)
+                if self.visible != self.visible and b'"content":"' in payload:
+                    self._look_for_visible(payload)
+            else:
+                self._before_first_token(event, payload)
+        # A carried rest must go through here again, and so must reasoning until visible text appears.
+        self._fast = not self._carry and self.visible == self.visible
+
+    def _before_first_token(self, event: bytes, payload: bytes) -> None:
+        if payload == b"[DONE]":
+            self._done_seen = True
+            return
+        chunk = read_object(payload)
+        if chunk is None:
+            self._error = self._error or "a chunk is not JSON"
+            return
+        self._error = error_in(chunk) or self._error
+        self._take_usage(chunk)
+        has_choices, any_token, visible = tokens_in(chunk)
+        if has_choices:
+            if self.choice != self.choice:
+                self.choice = self.now
+            self.last = self.now
+        if any_token:
+            self.first = self.now
+            if visible:
+                self.visible = self.now
+            self.chunk_log.append(self.now)
+            self._tail.append(event + self._separator)
+            self.owner.on_first_token(self)
+
+    def _look_for_visible(self, payload: bytes) -> None:
+        chunk = read_object(payload)
+        if chunk is not None and tokens_in(chunk)[2]:
+            self.visible = self.now
+
+    def _take_usage(self, chunk: dict[str, object]) -> None:
+        usage = chunk.get("usage")
+        if not isinstance(usage, dict):
+            return
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        self.usage = (
+            float(prompt) if isinstance(prompt, int) else NAN,
+            float(completion) if isinstance(completion, int) else NAN,
+            float(cached) if isinstance(cached, int) else NAN,
+        )
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def on_message_complete(self) -> None:
+        if self.request is None or self._finished:
+            return
+        keep = self.parser.should_keep_alive()
+        if not keep:
+            self.closing = True
+        self._complete()
+        if not keep and self.transport is not None:
+            self.transport.close()
+
+    def _complete(self) -> None:
+        if self.status_code != 200:
+            text = self._carry[:MAX_ERROR_BODY].decode("utf-8", "replace").strip()
+            self._fail(f"HTTP {self.status_code}: {text[:300]}")
+            return
+        self._read_tail()
+        if self._error:
+            self._fail(f"error in mid-stream: {self._error[:300]}")
+        elif self.choice != self.choice:
+            self._fail("no completion chunks in the answer (does the server stream?)")
+        else:
+            self._report(OK, "")
+
+    def _read_tail(self) -> None:
+        """Take usage and errors from the last chunks and drop those that carry no choice from the log of tokens."""
+        events = [part for read in self._tail for part in read.split(self._separator) if part]
+        trailing, found = 0, False
+        for event in reversed(events):
+            payload = payload_of(event.strip(b"\r\n"))
+            if payload is None or payload == b"[DONE]":
+                self._done_seen = self._done_seen or payload is not None
+                trailing += not found
+                continue
+            chunk = read_object(payload)
+            if chunk is None:
+                self._error = self._error or "a chunk is not JSON"
+                continue
+            self._error = error_in(chunk) or self._error
+            if self.usage[1] != self.usage[1]:
+                self._take_usage(chunk)
+            if not found:
+                found = tokens_in(chunk)[0]
+                trailing += not found
+        if trailing:
+            del self.chunk_log[max(1, len(self.chunk_log) - trailing) :]
+        if self.chunk_log:
+            self.last = self.chunk_log[-1]
+
+    def _fail(self, reason: str) -> None:
+        self._report(FAILED, reason)
+
+    def _report(self, status: float, error: str) -> None:
+        if self._finished or self.request is None:
+            return
+        self._finished = True
+        self._fast = False
+        self.end = self.now or perf_counter()
+        self.owner.on_done(self, status, error)
+
+    def record(self, status: float, error: float) -> Record:
+        """The request as a row of `wire.RECORD_FIELDS`."""
+        assert self.request is not None
+        prompt, completion, cached = self.usage
+        last = self.chunk_log[-1] if status == UNFINISHED and self.chunk_log else self.last
+        return (
+            float(self.request.index), self.due, self.sent, self.first, self.visible, self.choice, last, self.end,
+            float(self.request.output_tokens), prompt, completion, cached,
+            float(len(self.chunk_log)), status, error, float(self.attempts),
+        )  # fmt: skip
