@@ -7,6 +7,8 @@ processes and temporary folder a start had; the second is removed when the engin
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import secrets
@@ -59,7 +61,18 @@ def current_run() -> RunRecord:
         me = ProcessId.of(os.getpid()) or ProcessId(os.getpid(), 0)
         _current = RunRecord(secrets.token_hex(8), me, time.time())
         write_json(runs_folder() / f"{_current.run}.json", asdict(_current))
+        atexit.register(_forget_if_clean, _current)
+        for old in read_runs():
+            if not old.tuner.alive:
+                _forget_if_clean(old)
     return _current
+
+
+def _forget_if_clean(record: RunRecord) -> None:
+    """A run that left nothing needs no record. A forked child must not speak for its parent."""
+    with contextlib.suppress(OSError):
+        if (record.tuner.pid == os.getpid() or not record.tuner.alive) and not read_starts(record.run):
+            forget_run(record.run)
 
 
 def runs_folder() -> Path:

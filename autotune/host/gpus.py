@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -179,15 +179,13 @@ def _gpu(nvml: ModuleType, index: int, handles: Sequence[object]) -> Gpu:
 
 
 def _processes(nvml: ModuleType, handle: object) -> tuple[GpuProcess, ...]:
-    running = _ask(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), [])
-    return tuple(
-        GpuProcess(
-            pid=int(item.pid),
-            memory=int(item.usedGpuMemory or 0),
-            name=_text(_ask(nvml, lambda pid=item.pid: nvml.nvmlSystemGetProcessName(pid), "")),
-        )
-        for item in running
-    )
+    nothing: list[Any] = []
+    running = _ask(nvml, lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle)), nothing)
+    return tuple(_process(nvml, int(item.pid), int(item.usedGpuMemory or 0)) for item in running)
+
+
+def _process(nvml: ModuleType, pid: int, memory: int) -> GpuProcess:
+    return GpuProcess(pid, memory, _text(_ask(nvml, lambda: nvml.nvmlSystemGetProcessName(pid), "")))
 
 
 def _link(nvml: ModuleType, one: object, other: object) -> str:
