@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Scalar: TypeAlias = bool | int | float | str | None
-FrozenValue: TypeAlias = "Scalar | tuple[Scalar, ...]"
+FrozenValue: TypeAlias = Scalar | tuple[Scalar, ...]
 """A canonical argument value: dictionaries are flattened to dotted names, lists become tuples."""
 
 
