@@ -22,7 +22,7 @@ from autotune.engine.failure_values import (
     FailureClass,
     FailureContext,
 )
-from autotune.engine.logscan import Match, Scanner
+from autotune.engine.logscan import Match, Scanner, Unmatched
 from autotune.engine.notices import is_harmless
 from autotune.engine.redaction import redact
 from autotune.engine.signatures import Tier
@@ -209,18 +209,8 @@ _SILENT = (
 def _from_exception(scanner: Scanner) -> Failure:
     unmatched = scanner.unmatched
     assert unmatched is not None
-    own_check = ("/vllm/config/", "/vllm/engine/arg_utils.py", "/vllm/platforms/", "/vllm/transformers_utils/config")
-    if any(part in unmatched.path for part in own_check) and not scanner.ready:
-        text = f"vLLM's own check of the configuration refuses it: {unmatched.line.text}"
-        return Failure(
-            FailureClass.CONFIG_VALIDATION,
-            Cause.CONFIG,
-            Action.LEARN,
-            (unmatched.line,),
-            (Advice("", Direction.CHANGE, text),),
-            signature_id="raised_in_config",
-            stage=unmatched.stage,
-        )
+    if not scanner.ready and (checked := _own_check(unmatched)) is not None:
+        return checked
     return Failure(
         FailureClass.UNKNOWN,
         Cause.UNKNOWN,
@@ -228,6 +218,33 @@ def _from_exception(scanner: Scanner) -> Failure:
         (unmatched.line,),
         _LOOK_AT_IT,
         signature_id="unmatched_exception",
+        stage=unmatched.stage,
+    )
+
+
+_CONFIG_SOURCES = ("/vllm/config/", "/vllm/engine/arg_utils.py", "/vllm/platforms/", "/vllm/transformers_utils/config")
+_KERNEL_SOURCES = (
+    *("/vllm/model_executor/layers/", "/vllm/model_executor/kernels/", "/vllm/v1/attention/", "/vllm/v1/core/"),
+    *("/vllm/v1/worker/", "/vllm/v1/spec_decode/", "/vllm/distributed/", "/vllm/compilation/", "/vllm/lora/"),
+)
+
+
+def _own_check(unmatched: Unmatched) -> Failure | None:
+    """An unknown sentence, but raised by one of vLLM's own checks while it boots: it will say the same every time."""
+    in_config = any(part in unmatched.path for part in _CONFIG_SOURCES)
+    in_kernel = any(part in unmatched.path for part in _KERNEL_SOURCES)
+    check = unmatched.line.text.startswith(("ValueError", "NotImplementedError", "AssertionError"))
+    if not in_config and not (in_kernel and check):
+        return None
+    where = "configuration" if in_config else "layers and kernels"
+    text = f"A check in vLLM's {where} refuses this combination: {unmatched.line.text}"
+    return Failure(
+        FailureClass.CONFIG_VALIDATION if in_config else FailureClass.UNSUPPORTED_COMBINATION,
+        Cause.CONFIG,
+        Action.LEARN,
+        (unmatched.line,),
+        (Advice("", Direction.CHANGE, text),),
+        signature_id="raised_in_config" if in_config else "raised_in_kernels",
         stage=unmatched.stage,
     )
 

@@ -15,12 +15,13 @@ _PATTERNS: tuple[re.Pattern[str], ...] = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         # --api-key VALUE, --api-key=VALUE, --hf-token VALUE
-        r"(?P<keep>--?(?:[\w-]*(?:api[-_]?key|token|secret|password|passwd)s?)(?:\s+|=)['\"]?)(?!-)[^\s'\",]+",
+        r"(?P<keep>--?(?:[\w-]*(?:api[-_]?keys?|token|secrets?|password|passwd))(?:\s+|=)['\"]?)(?!-)[^\s'\",]+",
         # 'api_key': ['a', 'b'] in vLLM's "non-default args" and other Python or JSON dictionaries
         r"(?P<keep>['\"][\w-]*(?:api[-_]?key|secret|password|passwd|access[-_]?token|hf[-_]?token|auth[-_]?token)s?['\"]"
         r"\s*[:=]\s*)(?:\[[^\]]*\]?|\([^)]*\)?|(?:'[^']*'?|\"[^\"]*\"?))",
         # HF_TOKEN=..., VLLM_API_KEY: ..., api_key=...
-        r"(?P<keep>\b[\w-]*(?:api[-_]?key|_token|secret(?:_access)?(?:_key)?|password|passwd)\s*[=:]\s*['\"]?)"
+        r"(?P<keep>\b[\w-]*(?:api[-_]?key|(?:hf|auth|access|bearer|refresh|hub)_token|(?-i:[A-Z0-9]_TOKEN)|"
+        r"secret(?:_access)?(?:_key)?|password|passwd)\s*[=:]\s*['\"]?)"
         r"(?!None\b|null\b|\[redacted\])[^\s'\",)}\]]+",
         r"(?P<keep>\bAuthorization['\"]?\s*[:=]\s*['\"]?(?:Bearer|Basic|Token)?\s*)[^\s'\",]+",
         r"(?P<keep>\bBearer\s+)[\w.~+/=-]{8,}",
