@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ def engine_problems(engine: EngineSpec) -> Iterator[Problem]:
         )
     if engine.python is not None and engine.kind in ("endpoint", "simulated"):
         yield Problem(("python",), f"has no meaning for `kind: {engine.kind}`", "remove it")
-    yield from _reserved(engine.args, ("args",))
+    yield from reserved_problems(engine.args, ("args",))
 
 
 def _endpoint_problems(engine: EngineSpec) -> Iterator[Problem]:
@@ -91,9 +91,8 @@ def _endpoint_problems(engine: EngineSpec) -> Iterator[Problem]:
         yield Problem(("args",), "cannot be applied to a server that runs already", "remove them")
 
 
-def _reserved(args: dict[str, object] | object, path: tuple[str, ...]) -> Iterator[Problem]:
-    if not isinstance(args, dict):
-        return
+def reserved_problems(args: Iterable[str], path: tuple[str, ...]) -> Iterator[Problem]:
+    """Arguments that belong to the trial itself."""
     for name in args:
         reason = argument_rules().reserved.get(name.lstrip("-").replace("-", "_"))
         if reason is not None:
@@ -161,10 +160,6 @@ def window_problems(window: WindowSpec) -> Iterator[Problem]:
 def load_problems(load: LoadSpec) -> Iterator[Problem]:
     yield from _level_problems(load)
     yield from _trace_problems(load)
-    for name in ("input_tokens", "output_tokens"):
-        value = getattr(load, name)
-        if isinstance(value, int) and value < 1:
-            yield Problem((name,), f"must be at least 1, not {value}", "a length in tokens")
     if load.arrivals != "gamma" and load.burstiness != _default(load, "burstiness"):
         yield Problem(("burstiness",), f"is only for `arrivals: gamma`, not {load.arrivals!r}", "change `arrivals`")
     shortest = _fixed_length(load.input_tokens)
@@ -263,13 +258,12 @@ def space_problems(space: SpaceSpec) -> Iterator[Problem]:
         for name in getattr(space, part):
             if name in space.parameters:
                 yield Problem((part, name), "is a parameter too", "keep it in one of the two places")
-    yield from _reserved(space.parameters, ("parameters",))
-    yield from _reserved(space.fixed, ("fixed",))
+    yield from reserved_problems(space.parameters, ("parameters",))
+    yield from reserved_problems(space.fixed, ("fixed",))
 
 
 def study_problems(study: StudySpec) -> Iterator[Problem]:
     yield from _objectives_in_study(study)
-    yield from _reserved(study.baseline.args, ("baseline", "args"))
     yield from _arguments_in_study(study)
     twice = [pair for pair, count in Counter((slo.metric, slo.percentile) for slo in study.slos).items() if count > 1]
     for metric, percentile in twice:
@@ -329,10 +323,10 @@ def _arguments_in_study(study: StudySpec) -> Iterator[Problem]:
                 "set `quality.enabled: false`, or load real weights",
             )
         name, value = args.get(rules.context_argument, ("", None))
-        lengths = _fixed_length(study.load.input_tokens), _fixed_length(study.load.output_tokens)
-        if isinstance(value, int) and lengths[0] is not None and lengths[1] is not None and sum(lengths) > value:  # type: ignore[arg-type]
+        prompt, answer = _fixed_length(study.load.input_tokens), _fixed_length(study.load.output_tokens)
+        if isinstance(value, int) and prompt is not None and answer is not None and prompt + answer > value:
             yield Problem(
                 (part, "args", name),
-                f"is {value}, but prompt and answer have {lengths[0]} + {lengths[1]} tokens",
+                f"is {value}, but prompt and answer have {prompt} + {answer} tokens",
                 "raise it, or shorten `load.input_tokens` or `load.output_tokens`",
             )

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from autotune.errors import SpecError
+from autotune.errors import SpecError, SpecErrors
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
@@ -78,6 +78,8 @@ def parse_document(text: str, file: str) -> Document:
         raise SpecError("the file is empty", file=file, line=1, hint="write a new one with `autotune init MODEL`")
     builder = _Builder(file)
     data = builder.build(node, (), 0)
+    if builder.errors:
+        raise builder.errors[0] if len(builder.errors) == 1 else SpecErrors(builder.errors)
     return Document(file, data, builder.lines)
 
 
@@ -182,9 +184,12 @@ def _syntax_error(error: MarkedYAMLError, text: str, file: str) -> SpecError:
             line=line,
             hint="check the indentation, or quote the text that contains `: `",
         )
-    return SpecError(
-        f"is no YAML: {problem}", file=file, line=line, hint="check indentation, brackets and quotes at this line"
-    )
+    start = error.context_mark
+    began = ""
+    if start is not None and error.context and start.line + 1 != line:
+        began = f" ({error.context}, from line {start.line + 1})"
+    hint = "check indentation, brackets and quotes at this line"
+    return SpecError(f"is no YAML: {problem}{began}", file=file, line=line, hint=hint)
 
 
 class _Builder:
@@ -193,16 +198,16 @@ class _Builder:
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines: dict[KeyPath, int] = {}
+        self.errors: list[SpecError] = []
         self._count = 0
 
     def build(self, node: Node, path: KeyPath, depth: int) -> Plain:
         self._count += 1
         if self._count > VALUE_LIMIT:
-            raise self._error(node, path, "aliases expand to too many values", f"at most {VALUE_LIMIT} values")
+            raise self._error(node, path[:3], "aliases expand to too many values", f"at most {VALUE_LIMIT} values")
         if depth > DEPTH_LIMIT:
-            raise self._error(
-                node, path, "is nested too deeply", f"at most {DEPTH_LIMIT} levels, and no alias to itself"
-            )
+            hint = f"at most {DEPTH_LIMIT} levels, and no alias to itself"
+            raise self._error(node, path[:3], "is nested too deeply", hint)
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
@@ -210,7 +215,8 @@ class _Builder:
             return [self.build(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
         if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path, depth)
-        raise self._tag_error(node, path)
+        self._refuse_tag(node, path)
+        return None
 
     def _mapping(self, node: MappingNode, path: KeyPath, depth: int) -> dict[str, Plain]:
         own: dict[str, Plain] = {}
@@ -220,31 +226,37 @@ class _Builder:
                 merged.extend(value_node.value if isinstance(value_node, SequenceNode) else [value_node])
                 continue
             key = self._key(key_node, path)
+            if key is None:
+                continue
             if key in own:
                 first = self.lines[(*path, key)]
-                raise self._error(
-                    key_node, (*path, key), f"is given twice, first in line {first}", "keep one of the two"
-                )
+                self._note(key_node, (*path, key), f"is given twice, first in line {first}", "keep one of the two")
+                continue
             self.lines[(*path, key)] = key_node.start_mark.line + 1
             own[key] = self.build(value_node, (*path, key), depth + 1)
+        return {**self._merged(merged, path, depth), **own}
+
+    def _merged(self, parts: list[Node], path: KeyPath, depth: int) -> dict[str, Plain]:
+        """What `<<` brings in; of several mappings the first one wins."""
         result: dict[str, Plain] = {}
-        for part in reversed(merged):
+        for part in reversed(parts):
             value = self.build(part, path, depth + 1)
-            if not isinstance(value, dict):
-                raise self._error(part, path, "`<<` needs a mapping", "merge an anchor of a mapping: `<<: *name`")
-            result.update(value)
-        result.update(own)
+            if isinstance(value, dict):
+                result.update(value)
+            else:
+                self._note(part, path, "`<<` needs a mapping", "merge an anchor of a mapping: `<<: *name`")
         return result
 
-    def _key(self, node: Node, path: KeyPath) -> str:
+    def _key(self, node: Node, path: KeyPath) -> str | None:
         if not isinstance(node, ScalarNode):
-            raise self._error(
-                node, path, "a key must be text", "write `key: value`; quote text that has brackets or braces"
-            )
+            hint = "write `key: value`; quote text that has brackets or braces"
+            self._note(node, path, "a key must be text", hint)
+            return None
         value = self._scalar(node, path)
-        if not isinstance(value, str):
-            raise self._error(node, path, f"the key {node.value!r} is no text", f'quote it: "{node.value}":')
-        return value
+        if isinstance(value, str):
+            return value
+        self._note(node, path, f"the key {node.value!r} is no text", f'quote it: "{node.value}":')
+        return None
 
     def _scalar(self, node: ScalarNode, path: KeyPath) -> Plain:
         kind = str(node.tag).removeprefix(_TAG)
@@ -257,7 +269,8 @@ class _Builder:
             return text.lower() in _TRUE
         if kind in ("int", "float"):
             return self._number(node, path, kind, text)
-        raise self._tag_error(node, path)
+        self._refuse_tag(node, path)
+        return None
 
     def _number(self, node: ScalarNode, path: KeyPath, kind: str, text: str) -> Plain:
         plain = text.replace("_", "").lower()
@@ -268,14 +281,16 @@ class _Builder:
             return int(plain, 0) if unsigned[:2] in ("0x", "0o", "0b") else int(plain, 10)
         except (ValueError, OverflowError):
             shown = text if len(text) <= 40 else f"{text[:40]}..."
-            raise self._error(
-                node, path, f"{shown!r} is no number", "write a plain number, or quote the text"
-            ) from None
+            self._note(node, path, f"{shown!r} is no number", "write a plain number, or quote the text")
+            return None
 
-    def _tag_error(self, node: Node, path: KeyPath) -> SpecError:
-        return self._error(
-            node, path, f"the YAML tag {str(node.tag)!r} is not allowed", "write plain values without tags"
-        )
+    def _refuse_tag(self, node: Node, path: KeyPath) -> None:
+        shown = str(node.tag).replace(_TAG, "!!")
+        self._note(node, path, f"the YAML tag {shown!r} is not allowed", "write plain values without tags")
+
+    def _note(self, node: Node, path: KeyPath, message: str, hint: str) -> None:
+        """Keep a mistake and go on, so that the user sees all of them."""
+        self.errors.append(self._error(node, path, message, hint))
 
     def _error(self, node: Node, path: KeyPath, message: str, hint: str) -> SpecError:
         return SpecError(message, file=self.file, line=node.start_mark.line + 1, key=dotted(path) or None, hint=hint)

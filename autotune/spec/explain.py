@@ -127,13 +127,11 @@ def _explain(place: _Place, details: ErrorDetails, model: type[BaseModel], docum
         yield _error(place.path, f"{show(place.value)} is no legal name", hint, document)
     elif kind in _RANGES:
         yield _error(place.path, f"must be {_range(kind, context)}, not {show(place.value)}", _doc(place), document)
+    elif kind == "string_too_short":
+        yield _error(place.path, "is empty", _doc(place), document)
     elif kind in ("too_short", "too_long"):
-        bound = (
-            "at least " + str(context.get("min_length"))
-            if kind == "too_short"
-            else "at most " + str(context.get("max_length"))
-        )
-        yield _error(place.path, f"must have {bound} entries", _doc(place), document)
+        bound = _count(kind, context)
+        yield _error(place.path, f"must have {bound}", _doc(place), document)
     elif kind.endswith(("_type", "_parsing", "_from_float", "_size")):
         yield _wrong_type(place, document)
     else:
@@ -154,17 +152,25 @@ def _range(kind: str, context: Mapping[str, object]) -> str:
     return f"{word} {bound:g}" if isinstance(bound, int | float) else f"{word} {bound}"
 
 
+def _count(kind: str, context: Mapping[str, object]) -> str:
+    short = kind == "too_short"
+    bound = context.get("min_length" if short else "max_length")
+    return f"{'at least' if short else 'at most'} {bound} {'entry' if bound == 1 else 'entries'}"
+
+
 def _wrong_type(place: _Place, document: Document) -> SpecError:
     takes = describe(place.annotation, place.metadata)
     hint = _doc(place)
     if place.annotation is str and isinstance(place.value, int | float):
         hint = f'quote it: "{show(place.value)}"'
+    elif isinstance(place.value, dict) and item_of(place.annotation, list) is not None:
+        hint = "it is a list: begin each entry with `- `"
     return _error(place.path, f"must be {takes}, not {show(place.value)}", hint, document)
 
 
 def _not_legal(place: _Place, document: Document) -> SpecError:
     legal = [str(value) for value in _literals(place.annotation)]
-    near = get_close_matches(str(place.value), legal, n=1, cutoff=0.5)
+    near = get_close_matches(str(place.value).lower(), legal, n=1, cutoff=0.5)
     hint = (f"did you mean {near[0]!r}? " if near else "") + f"legal: {', '.join(legal)}"
     return _error(place.path, f"{show(place.value)} is not known", hint, document)
 

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 from autotune.spec.checks import Problem, StudyProblems
-from autotune.spec.describe import accepts_flags, describe
+from autotune.spec.describe import accepts_flags, describe, item_of, show
 
 Scalar = bool | int | float | str | None
 ArgValue = Scalar | list[Scalar] | dict[str, Scalar | list[Scalar]]
@@ -29,9 +29,15 @@ class Part(BaseModel):
     def _no_flag_as_number(cls, value: object, info: ValidationInfo) -> object:
         """Refuse true and false where a number is wanted; pydantic would read them as 1 and 0."""
         annotation = cls.model_fields[info.field_name or ""].annotation
-        flags = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, bool)]
-        if flags and not accepts_flags(annotation):
-            raise ValueError(f"must be {describe(annotation)}, not {'true' if flags[0] else 'false'}")
+        if accepts_flags(annotation):
+            return value
+        if isinstance(value, bool):
+            raise ValueError(f"must be {describe(annotation)}, not {show(value)}")
+        if isinstance(value, list):
+            takes = describe(item_of(annotation, list))
+            flags = [(index, item) for index, item in enumerate(value) if isinstance(item, bool)]
+            if flags:
+                raise StudyProblems([Problem((index,), f"must be {takes}, not {show(item)}") for index, item in flags])
         return value
 
     @model_validator(mode="after")

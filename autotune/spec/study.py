@@ -137,6 +137,9 @@ class BaselineSpec(Part):
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of today's deployment."""
 
+    def problems(self) -> Iterable[Problem]:
+        return checks.reserved_problems(self.args, ("args",))
+
 
 class LengthSpec(Part):
     """Token lengths of a prompt or an answer."""
@@ -210,9 +213,9 @@ class WindowSpec(Part):
 class LoadSpec(Part):
     """The load. It is the same for every trial: same lengths, same arrival times, fresh content."""
 
-    input_tokens: int | LengthSpec = 512
+    input_tokens: Annotated[int, Field(ge=1)] | LengthSpec = 512
     """Prompt length in tokens."""
-    output_tokens: int | LengthSpec = 128
+    output_tokens: Annotated[int, Field(ge=1)] | LengthSpec = 128
     """Answer length in tokens (forced with ignore_eos)."""
     arrivals: Literal["closed", "constant", "poisson", "gamma", "trace"] = "closed"
     """`closed` keeps a number of requests in flight; the others are open loop at a rate in requests a second."""

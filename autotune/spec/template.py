@@ -69,7 +69,7 @@ def draft_study(model: str, machine: Machine, traits: ModelTraits, *, first_line
 
 def _aligned(text: str) -> str:
     """The text with the comments behind values in one column."""
-    return re.sub(r"(?m)^( *[^#\s][^#\n]*?)  # ", lambda match: f"{match.group(1):<32}# ", text)
+    return re.sub(r"(?m)^( *[^#\s][^#\n\"']*?)  # ", lambda match: f"{match.group(1):<32}# ", text)
 
 
 def study_name(model: str) -> str:
