@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import tomllib
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Callable, Sequence
 from typing import NoReturn
+
+from .tables import table
 
 FlagValue = object
 """What one option holds: text, number, truth, list, or a parsed JSON object."""
@@ -75,7 +75,8 @@ def _add(parser: argparse.ArgumentParser, name: str, kind: str, also: list[str],
     elif kind == "json":
         parser.add_argument(*flags, dest=dest, type=_json_object, default=argparse.SUPPRESS)
     elif kind in ("int", "float", "size"):
-        number = {"int": int, "float": float, "size": _size_or_auto}[kind]
+        numbers: dict[str, Callable[[str], object]] = {"int": int, "float": float, "size": _size_or_auto}
+        number = numbers[kind]
         parser.add_argument(*flags, dest=dest, type=number, default=argparse.SUPPRESS)
     else:
         parser.add_argument(*flags, dest=dest, choices=choices, default=argparse.SUPPRESS)
@@ -84,8 +85,7 @@ def _add(parser: argparse.ArgumentParser, name: str, kind: str, also: list[str],
 def _build() -> argparse.ArgumentParser:
     parser = _Parser(prog="vllm serve", add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?", default=None)
-    text = resources.files("autotune.simulator").joinpath("data/flags.toml").read_text(encoding="utf-8")
-    for name, flag in tomllib.loads(text)["flags"].items():
+    for name, flag in table("flags")["flags"].items():
         _add(parser, name, flag["kind"], flag.get("also", []), flag.get("choices"))
     return parser
 

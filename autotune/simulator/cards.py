@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from .tables import table
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,4 @@ class Card:
 @cache
 def cards() -> Mapping[str, Card]:
     """All known cards by their short name."""
-    text = resources.files("autotune.simulator").joinpath("data/cards.toml").read_text(encoding="utf-8")
-    return {key: Card(**value) for key, value in tomllib.loads(text).items()}
+    return {key: Card(**value) for key, value in table("cards").items()}

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .tokens import PseudoModel, Vocabulary, output_tokens, seed_of
+from .tokens import PseudoModel, TokenLogprob, Vocabulary, output_tokens, seed_of
 
 Json = Mapping[str, object]
 
@@ -82,6 +82,27 @@ def _natural_length(seed: int) -> int:
     return 20 + seed % 381
 
 
+def _room(asked: int | None, prompt: int, limit: int) -> int:
+    """Most output tokens, or vLLM's refusal."""
+    room = limit - prompt
+    if room < 1:
+        raise BadRequest(
+            f"This model's maximum context length is {limit} tokens. However, your request has {prompt} input tokens. "
+            f"Please reduce the length of the input messages. (parameter=input_tokens, value={prompt})"
+        )
+    if asked is None:
+        return room
+    if asked > room:
+        raise BadRequest(
+            f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is "
+            f"{limit} tokens and your request has {prompt} input tokens ({asked} > {limit} - {prompt}). "
+            f"(parameter=max_tokens, value={asked})"
+        )
+    if asked < 1:
+        raise BadRequest(f"max_tokens must be at least 1, got {asked}. (parameter=max_tokens, value={asked})")
+    return asked
+
+
 def read_body(
     body: Json, *, chat: bool, vocabulary: Vocabulary, max_model_len: int, max_logprobs: int, early_stop: bool
 ) -> list[Generation]:
@@ -92,40 +113,24 @@ def read_body(
     prompts = [_chat_prompt(body, vocabulary)] if chat else _prompts(body, vocabulary)
     limit = _whole(body, "max_completion_tokens", None) if chat else None
     asked = limit if limit is not None else _whole(body, "max_tokens", None if chat else 16)
-    logprobs = body.get("logprobs")
+    wanted = _whole(body, "top_logprobs" if chat else "logprobs", None)
     if chat:
-        wanted = (_whole(body, "top_logprobs", 0) or 0) if logprobs else None
-    else:
-        wanted = _whole(body, "logprobs", None)
+        wanted = (wanted or 0) if body.get("logprobs") else None
     prompt_logprobs = _whole(body, "prompt_logprobs", None)
     for name, value in (("logprobs", wanted), ("prompt_logprobs", prompt_logprobs)):
         if value is not None and max_logprobs >= 0 and value > max_logprobs:
             raise BadRequest(f"Requested {name} of {value}, which is greater than max allowed: {max_logprobs}")
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
+    shortest = _whole(body, "min_tokens", 0) or 0
     generations = []
     for prompt in prompts:
-        room = max_model_len - len(prompt)
-        if room < 1:
-            raise BadRequest(
-                f"This model's maximum context length is {max_model_len} tokens. However, your request has "
-                f"{len(prompt)} input tokens. Please reduce the length of the input messages. (parameter=input_tokens, "
-                f"value={len(prompt)})"
-            )
-        if asked is not None and asked > room:
-            raise BadRequest(
-                f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is "
-                f"{max_model_len} tokens and your request has {len(prompt)} input tokens ({asked} > {max_model_len} - "
-                f"{len(prompt)}). (parameter=max_tokens, value={asked})"
-            )
-        if asked is not None and asked < 1:
-            raise BadRequest(f"max_tokens must be at least 1, got {asked}. (parameter=max_tokens, value={asked})")
-        most = asked if asked is not None else room
+        most = _room(asked, len(prompt), max_model_len)
         seed = seed_of(prompt)
-        natural = max(_natural_length(seed), _whole(body, "min_tokens", 0) or 0)
-        count = most if body.get("ignore_eos") and not early_stop else min(most, natural)
-        if early_stop and body.get("ignore_eos"):
-            count = max(1, most // 3)
+        if body.get("ignore_eos"):
+            count = max(1, most // 3) if early_stop else most
+        else:
+            count = min(most, max(_natural_length(seed), shortest))
         generations.append(
             Generation(
                 chat=chat,
@@ -185,14 +190,18 @@ class ResponseWriter:
         reason = f'"{g.finish_reason}"' if last else "null"
         logprobs = "null" if g.logprobs is None else json.dumps(self._logprobs(start, self._sent))
         ids = json.dumps(tokens) if g.return_token_ids else "null"
-        if g.chat:
-            choice = f'"choices":[{{"index":0,"delta":{{"content":{text}}},"logprobs":{logprobs},"finish_reason":{reason},"token_ids":{ids}}}]'
-        else:
-            choice = f'"choices":[{{"index":0,"text":{text},"logprobs":{logprobs},"finish_reason":{reason},"stop_reason":null,"token_ids":{ids}}}]'
+        field = f'"delta":{{"content":{text}}}' if g.chat else f'"text":{text}'
+        choice = (
+            f'"choices":[{{"index":0,{field},"logprobs":{logprobs},"finish_reason":{reason},'
+            f'"stop_reason":null,"token_ids":{ids}}}]'
+        )
         usage = f',"usage":{json.dumps(self.usage(self._sent))}' if g.continuous_usage else ""
         event = self._head + choice.encode() + usage.encode() + b"}\n\n"
         if g.chat and start == 0:
-            role = b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+            role = (
+                b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
+                b'"finish_reason":null}]}\n\n'
+            )
             return self._head + role + event
         return event
 
@@ -257,7 +266,10 @@ class ResponseWriter:
         context = g.prompt[-2:] if not (g.echo and start == 0) else []
         if start:
             context = [*g.prompt[-2:], *g.output[:start]][-2:]
-        chat_rows, own, tops, offsets = [], [], [], []
+        chat_rows: list[dict[str, object]] = []
+        own: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        offsets: list[int] = []
         offset = 0
         for position, token in enumerate(tokens):
             before = [*context, *tokens[max(0, position - 2) : position]][-2:]
@@ -277,20 +289,12 @@ class ResponseWriter:
         texts = [self.vocabulary.text(token) for token in tokens]
         return {"tokens": texts, "token_logprobs": own, "top_logprobs": tops, "text_offset": offsets}
 
-    def _chat_row(self, text: str, items: Sequence[object]) -> dict[str, object]:
-        rows = [
-            {
-                "token": self.vocabulary.text(item.token),
-                "logprob": item.logprob,
-                "bytes": list(self.vocabulary.text(item.token).encode()),
-            }
-            for item in items
-            if hasattr(item, "token") and hasattr(item, "logprob")
-        ]
+    def _chat_row(self, text: str, items: Sequence[TokenLogprob]) -> dict[str, object]:
+        rows = [self._chat_token(item) for item in items]
         wanted = self.generation.logprobs or 0
-        return {
-            "token": text,
-            "logprob": rows[0]["logprob"],
-            "bytes": list(text.encode()),
-            "top_logprobs": rows[:wanted],
-        }
+        top = sorted(rows, key=lambda row: -float(str(row["logprob"])))[:wanted]
+        return {**rows[0], "token": text, "top_logprobs": top}
+
+    def _chat_token(self, item: TokenLogprob) -> dict[str, object]:
+        text = self.vocabulary.text(item.token)
+        return {"token": text, "logprob": item.logprob, "bytes": list(text.encode())}

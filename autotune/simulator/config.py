@@ -220,9 +220,9 @@ def _check_layout(settings: EngineSettings) -> None:
         )
 
 
-def _max_model_len(flags: Flags, shape: ModelShape) -> int:
+def _max_model_len(flags: Flags, shape: ModelShape, allow_longer: bool) -> int:
     asked = _int(flags, "max_model_len", shape.max_len)
-    if asked > shape.max_len:
+    if asked > shape.max_len and not allow_longer:
         raise invalid(
             "ModelConfig",
             f"User-specified max_model_len ({asked}) is greater than the derived max_model_len "
@@ -257,8 +257,10 @@ def _positive(flags: Flags, config: str, name: str, default: int) -> int:
     return value
 
 
-def resolve(flags: Flags, card: str = "h100", gpus: int = 1) -> EngineSettings:
+def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bool = False) -> EngineSettings:
     """Settings of the engine that these options start on ``gpus`` cards of the named kind.
+
+    :param allow_longer: accept a max_model_len above the model's (VLLM_ALLOW_LONG_MAX_MODEL_LEN=1).
 
     :raises ConfigRefusal: what vLLM refuses while it builds its configuration.
     :raises EngineFailure: what its workers refuse before any memory is taken.
@@ -268,7 +270,7 @@ def resolve(flags: Flags, card: str = "h100", gpus: int = 1) -> EngineSettings:
     except UnknownModel as error:
         raise ConfigRefusal(str(error)) from error
     kind = cards()[card.lower()]
-    max_len = _max_model_len(flags, shape)
+    max_len = _max_model_len(flags, shape, allow_longer)
     dtype, weights, kv = _formats(flags, shape)
     chunked = _truth(flags, "enable_chunked_prefill", True)
     utilization = _utilization(flags)

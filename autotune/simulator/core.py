@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .arguments import Flags
 from .config import EngineSettings, resolve
@@ -17,7 +18,7 @@ from .frontend import Frontend
 from .memory import MemoryPlan, plan
 from .scheduler import Request
 
-_CLIENT_S = 0.8e-3
+_CLIENT_S = 1.5e-3
 """From a client's last token to its next request on the wire (a Python load client on the same host)."""
 
 
@@ -132,25 +133,28 @@ class _Simulation:
     def __init__(self, settings: EngineSettings, workload: Workload, noise: float, seed: int) -> None:
         self.memory = plan(settings)
         self.frontend = Frontend()
-        self.engines = [
-            EngineCore(settings, self.memory.blocks, noise, seed + rank) for rank in range(settings.data_parallel)
-        ]
+        self.engines = [EngineCore(settings, self.memory, noise, seed + rank) for rank in range(settings.data_parallel)]
         self.busy = [False] * len(self.engines)
         self.workload = workload
         self.queue: list[tuple[float, int, str, int, Request | None]] = []
         self.serial = 0
-        self.sent: dict[int, float] = {}
+        self.loads = [0] * len(self.engines)
         self.engine_of: dict[int, int] = {}
         self.first: dict[int, float] = {}
         self.finished: list[RequestTimes] = []
         self.next_request = 0
 
     def run(self) -> SimulationResult:
-        """Send, step and deliver until every request is finished."""
+        """Send, step and deliver until every request is finished.
+
+        :raises ValueError: no requests, one longer than the engine accepts, or arrivals out of order.
+        :raises EngineFailure: the engine runs out of memory under this load.
+        """
+        self._check()
         total = len(self.workload.requests)
         concurrency = self.workload.concurrency
-        for _ in range(min(total, concurrency) if concurrency else total):
-            self._send(0.0)
+        for spec in self.workload.requests[:concurrency]:
+            self._push(0.0 if concurrency else spec.arrival_s, "send")
         while len(self.finished) < total:
             now, _, kind, engine, request = heapq.heappop(self.queue)
             if kind == "arrive" and request is not None:
@@ -170,6 +174,15 @@ class _Simulation:
             self.memory,
         )
 
+    def _check(self) -> None:
+        requests, limit = self.workload.requests, self.engines[0].settings.max_model_len
+        if not requests:
+            raise ValueError("a workload needs at least one request")
+        if any(r.prompt_len < 1 or r.output_len < 1 or r.prompt_len + r.output_len > limit for r in requests):
+            raise ValueError(f"every request needs 1 or more tokens each way and {limit} at most together")
+        if self.workload.concurrency is None and any(b.arrival_s < a.arrival_s for a, b in pairwise(requests)):
+            raise ValueError("arrivals must be in order")
+
     def _push(self, time: float, kind: str, engine: int = 0, request: Request | None = None) -> None:
         self.serial += 1
         heapq.heappush(self.queue, (time, self.serial, kind, engine, request))
@@ -178,16 +191,12 @@ class _Simulation:
         if self.next_request >= len(self.workload.requests):
             return
         spec = self.workload.requests[self.next_request]
-        sent = now if self.workload.concurrency else spec.arrival_s
-        request = Request(self.next_request, spec.prompt_len, spec.output_len, sent, spec.tokens)
+        request = Request(self.next_request, spec.prompt_len, spec.output_len, now, spec.tokens)
         self.next_request += 1
-        self.sent[request.id] = sent
-        engine = min(range(len(self.engines)), key=lambda rank: (self._load(rank), rank))
+        engine = self.loads.index(min(self.loads))
+        self.loads[engine] += 1
         self.engine_of[request.id] = engine
-        self._push(self.frontend.admit(sent), "arrive", engine, request)
-
-    def _load(self, engine: int) -> int:
-        return sum(1 for owner in self.engine_of.values() if owner == engine)
+        self._push(self.frontend.admit(now), "arrive", engine, request)
 
     def _kick(self, engine: int, now: float) -> None:
         if not self.busy[engine]:
@@ -215,11 +224,11 @@ class _Simulation:
                 request.output_len,
                 request.cached_tokens,
                 request.preemptions,
-                self.sent.pop(request.id),
+                request.arrival_s,
                 self.first.pop(request.id),
                 delivered,
             )
         )
-        del self.engine_of[request.id]
+        self.loads[self.engine_of.pop(request.id)] -= 1
         if self.workload.concurrency:
             self._push(delivered + _CLIENT_S, "send")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from .config import EngineSettings
 from .engine import EngineCore
+from .failures import EngineFailure
 from .frontend import Frontend
 from .memory import MemoryPlan
 from .metrics import EngineMetrics, EngineState
@@ -53,7 +54,8 @@ class RealTimeEngine:
         self.metrics = EngineMetrics()
         self.memory = memory
         self.died: asyncio.Event = asyncio.Event()
-        self.cores = [EngineCore(settings, memory.blocks, noise, seed + rank) for rank in range(settings.data_parallel)]
+        self.cause: EngineFailure | None = None
+        self.cores = [EngineCore(settings, memory, noise, seed + rank) for rank in range(settings.data_parallel)]
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
         self._speed = speed
@@ -78,6 +80,7 @@ class RealTimeEngine:
         tokens: list[int],
         output_len: int,
         priority: int,
+        prompt_logprobs: bool,
         on_tokens: TokenCallback,
         on_failure: Callable[[Exception], None],
     ) -> int:
@@ -89,7 +92,7 @@ class RealTimeEngine:
             raise EngineDead
         now = self.now()
         self._next_id += 1
-        request = Request(self._next_id, len(tokens), output_len, now, tokens, priority)
+        request = Request(self._next_id, len(tokens), output_len, now, tokens, priority, prompt_logprobs)
         loads = [0] * len(self.cores)
         for client in self._clients.values():
             loads[client.engine] += 1
@@ -150,7 +153,12 @@ class RealTimeEngine:
         if self._busy[engine] or self.died.is_set():
             return
         core = self.cores[engine]
-        end = core.start(now)
+        try:
+            end = core.start(now)
+        except EngineFailure as failure:
+            self.cause = failure
+            self.die()
+            return
         if end is None:
             return
         self._busy[engine] = True

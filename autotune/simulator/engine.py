@@ -10,6 +10,7 @@ import math
 import random
 
 from .config import EngineSettings
+from .memory import MemoryPlan, check_step
 from .roofline import Roofline
 from .scheduler import Batch, Request, Scheduler
 
@@ -17,9 +18,10 @@ from .scheduler import Batch, Request, Scheduler
 class EngineCore:
     """Scheduler, roofline and the noise of step times."""
 
-    def __init__(self, settings: EngineSettings, blocks: int, noise: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, settings: EngineSettings, memory: MemoryPlan, noise: float = 0.0, seed: int = 0) -> None:
         self.settings = settings
-        self.scheduler = Scheduler(settings, blocks, seed)
+        self.memory = memory
+        self.scheduler = Scheduler(settings, memory.blocks, seed)
         self._roofline = Roofline(settings)
         self._noise = noise
         self._random = random.Random(seed)
@@ -27,11 +29,15 @@ class EngineCore:
         self.running_step: Batch | None = None
 
     def start(self, now: float) -> float | None:
-        """Start the next step at ``now``; returns when it will end, or None when there is nothing to do."""
+        """Start the next step at ``now``; returns when it will end, or None when there is nothing to do.
+
+        :raises EngineFailure: the step does not fit into the card's memory; the engine is dead then.
+        """
         batch = self._ahead or self.scheduler.schedule(now)
         self._ahead = None
         if batch is None:
             return None
+        check_step(self.settings, self.memory, batch.tokens, batch.samples, batch.prompt_logits)
         self.running_step = batch
         seconds = self._roofline.step(batch).total_s
         if self._noise:

@@ -26,9 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_KNOWN = frozenset(
-    ["exit_after_ready", "exit_at", "hang_at", "ignore_sigterm", "die_under_load", "die_after", "hang_under_load", "garbage_metrics", "garbage_sse", "stop_tokens", "wrong_usage", "error_rate", "slow_health", "log_flood", "leak_process"]
-)
+from .tables import names
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,11 @@ class SimulationEnvironment:
         :raises ValueError: a value that is no number, an unknown fault or a non-positive speed.
         """
         faults = {}
+        known = names("server", "faults")
         for word in filter(None, environ.get("AUTOTUNE_SIM_FAULT", "").split(",")):
             name, _, value = word.strip().partition(":")
-            if name not in _KNOWN:
-                raise ValueError(f"AUTOTUNE_SIM_FAULT: unknown fault {name!r}; known are {', '.join(sorted(_KNOWN))}")
+            if name not in known:
+                raise ValueError(f"AUTOTUNE_SIM_FAULT: unknown fault {name!r}; known are {', '.join(sorted(known))}")
             faults[name] = value
         speed = float(environ.get("AUTOTUNE_SIM_SPEED") or 1)
         if speed <= 0:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-REQUEST_S = 1.2e-3
+REQUEST_S = 1.1e-3
 """Parsing, validating and queueing a request with a thousand prompt tokens."""
-TOKEN_S = 62e-6
+TOKEN_S = 64e-6
 """Detokenising one token and writing its event."""
-CROWDING = 0.6e-6
-"""More per token and per request in flight: the loop's own bookkeeping grows with its tasks (a fit, see tests)."""
+CROWDING_S = 0.06e-6
+"""More for every token of the same step: an event loop with more streams spends more on each of them."""
 
 
 @dataclass
@@ -34,6 +34,6 @@ class Frontend:
 
     def deliver(self, now: float, tokens: int) -> float:
         """When the tokens of a step that ends now have all been written to their clients."""
-        cost = tokens * (TOKEN_S + CROWDING * tokens * 0.1) / self.servers
+        cost = tokens * (TOKEN_S + CROWDING_S * tokens) / self.servers
         self.outputs_free_s = max(now, self.outputs_free_s) + cost
         return self.outputs_free_s

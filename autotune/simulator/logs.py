@@ -18,7 +18,7 @@ class ProcessLog:
         """One line of vLLM's own logger."""
         stamp = datetime.now().strftime("%m-%d %H:%M:%S")  # local time without zone, as vLLM writes it
         for part in text.split("\n"):
-            self._write(sys.stdout, f"({self.process} pid={self.pid}) {level} {stamp} [{where}] {part}")
+            self._write(False, f"({self.process} pid={self.pid}) {level} {stamp} [{where}] {part}")
 
     def info(self, where: str, text: str) -> None:
         """An INFO line."""
@@ -34,14 +34,14 @@ class ProcessLog:
 
     def web(self, text: str) -> None:
         """A line of the HTTP server, which has its own format."""
-        self._write(sys.stdout, f"({self.process} pid={self.pid}) INFO:     {text}")
+        self._write(False, f"({self.process} pid={self.pid}) INFO:     {text}")
 
     def raw(self, text: str) -> None:
         """A line of a traceback, on stderr without a stamp."""
-        self._write(sys.stderr, text)
+        self._write(True, text)
 
-    def _write(self, stream: object, text: str) -> None:
-        out = sys.stderr if stream is sys.stderr else sys.stdout
+    def _write(self, to_stderr: bool, text: str) -> None:
+        out = sys.stderr if to_stderr else sys.stdout
         try:
             out.write(text + "\n")
             out.flush()

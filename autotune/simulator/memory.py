@@ -27,6 +27,7 @@ _NON_TORCH_PER_PEER_GIB = 0.35
 _GRAPH_BASE_GIB = 0.06
 _GRAPH_BUFFERS = 12  # hidden-sized buffers a captured token keeps alive
 _SAMPLER_COPIES = 2.5  # float32 logits, their sorted copy, part of the probabilities
+_LOG_SOFTMAX_COPIES = 2  # float32 logits and their log-softmax
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class MemoryPlan:
     kv_gib: float
     blocks: int
     block_size: int
-    headroom_gib: float
-    """Left for what the profile run did not see; an engine with too little of it dies under load."""
+    spare_gib: float
+    """Free on the card after the start; what a step needs beyond it kills the engine under load."""
 
     @property
     def kv_tokens(self) -> int:
@@ -67,6 +68,21 @@ def activation_gib(settings: EngineSettings) -> float:
     shape = settings.shape
     width = 3 * max(1, shape.widest_mlp // settings.tensor_parallel) + shape.hidden
     return settings.max_num_batched_tokens * width * BYTES[settings.dtype] / GIB + _WORKSPACE_GIB
+
+
+def check_step(settings: EngineSettings, memory: MemoryPlan, tokens: int, samples: int, prompt_logits: int) -> None:
+    """See whether a step's passing buffers fit beside weights, KV cache and graphs.
+
+    :param tokens: batched tokens of the step; ``samples``: sequences that sample; ``prompt_logits``: the most prompt
+        positions of one request whose log-probabilities are asked for (float32 logits and their log-softmax).
+    :raises EngineFailure: phase ``serve``; the engine that started well dies now.
+    """
+    share = tokens / settings.max_num_batched_tokens
+    passing = share * (memory.activation_gib - _WORKSPACE_GIB)
+    row = settings.shape.vocab * 4 / GIB
+    largest = max(samples * row * _SAMPLER_COPIES, prompt_logits * row * _LOG_SOFTMAX_COPIES)
+    if max(passing, largest) > memory.spare_gib:
+        raise out_of_memory("serve", max(passing, largest), memory.total_gib, memory.spare_gib)
 
 
 def graph_gib(settings: EngineSettings) -> float:
@@ -152,8 +168,6 @@ def plan(settings: EngineSettings) -> MemoryPlan:
             f"RuntimeError: CUDA out of memory occurred when warming up sampler with {s.max_num_seqs} dummy requests. "
             "Please try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
         )
-    # Activations are freed between steps; the sampler and a batch share what is left after the graphs.
-    headroom = left - graphs - max(activation - _WORKSPACE_GIB, sampler_gib(s))
     return MemoryPlan(
-        card.memory_gib, card.free_gib, weights, activation, non_torch, graphs, kv, blocks, s.block_size, headroom
+        card.memory_gib, card.free_gib, weights, activation, non_torch, graphs, kv, blocks, s.block_size, left - graphs
     )

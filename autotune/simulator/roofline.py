@@ -23,11 +23,11 @@ from .config import BYTES, EngineSettings
 from .memory import weight_bytes
 from .scheduler import Batch
 
-_SMOOTH = 2.5
+_SMOOTH = 2.4
 _TILE_TOKENS = 48  # tokens at which a matrix product reaches half of its sustained rate
 _ATTENTION_PREFILL = 0.45  # share of the bfloat16 peak in FlashAttention prefill
 _ATTENTION_DECODE = 0.60  # share of the bandwidth in paged decode attention
-_SAMPLER_PASSES = 8  # reads or writes of the float32 logits in sampling
+_SAMPLER_PASSES = 7  # reads or writes of the float32 logits in sampling
 _KERNELS_PER_LAYER = 11
 _LAUNCH_EAGER_S = 9e-6  # Python, dispatcher and launch of one kernel without compilation
 _LAUNCH_COMPILED_S = 4.5e-6
@@ -35,7 +35,7 @@ _LAUNCH_PIECEWISE_S = 11e-6  # per layer: one graph replay and the attention ker
 _LAUNCH_FULL_S = 60e-6
 _ELEMENTWISE_PASSES = {"eager": 22, "compiled": 12}  # hidden-sized reads and writes a layer between matrix products
 _HOST_STEP_S = 0.5e-3
-_HOST_REQUEST_S = 12e-6
+_HOST_REQUEST_S = 11e-6
 _HOST_TOKEN_S = 15e-9
 _PIPELINE_BUBBLE = 1.12
 _QUANTIZED_KV_DECODE = 1.1  # FP8 KV halves the bytes; the conversion costs part of it back

@@ -32,6 +32,7 @@ class Request:
     tokens: Sequence[int] | None = None
     """Prompt token ids, needed only for the prefix cache."""
     priority: int = 0
+    prompt_logprobs: bool = False
     computed: int = 0
     produced: int = 0
     """Output tokens of all scheduled steps, those still running included."""
@@ -67,6 +68,8 @@ class Batch:
     prefill: list[tuple[int, int]] = field(default_factory=list)
     """(first position, length) of every prompt chunk."""
     requests: int = 0
+    prompt_logits: int = 0
+    """The longest chunk whose prompt log-probabilities are wanted."""
 
     @property
     def samples(self) -> int:
@@ -262,6 +265,8 @@ class Scheduler:
             batch.decode_context += start
         else:
             batch.prefill.append((start, chunk))
+            if request.prompt_logprobs:
+                batch.prompt_logits = max(batch.prompt_logits, chunk)
             self._publish(request)
         batch.tokens += cost
         return cost

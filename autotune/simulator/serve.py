@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .arguments import ArgumentError, Flags, parse
+from .children import leak_process, start_engine_process, stop_engine_process
 from .faults import SimulationEnvironment
 from .logs import ProcessLog
 from .startup import StartFailed, Startup
-
-_ROUTES = ["/load", "/version", "/health", "/metrics", "/tokenize", "/detokenize", "/v1/models", "/ping", "/v1/chat/completions", "/v1/completions", "/reset_prefix_cache", "/server_info"]
+from .tables import table
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -32,10 +33,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return 2
     import uvloop  # after the arguments are known to be right, to fail fast
 
-    return uvloop.run(_Process(flags, environment, environ).run())
+    return uvloop.run(ServerProcess(flags, environment, environ).run())
 
 
-class _Process:
+class ServerProcess:
     """The API server's process."""
 
     def __init__(self, flags: Flags, environment: SimulationEnvironment, environ: Mapping[str, str]) -> None:
@@ -45,6 +46,7 @@ class _Process:
         self.api = ProcessLog("APIServer", os.getpid())
         self.engine_log = ProcessLog("EngineCore", os.getpid())
         self.stop = asyncio.Event()
+        self.child: asyncio.subprocess.Process | None = None
 
     async def run(self) -> int:
         """Start and serve."""
@@ -56,21 +58,39 @@ class _Process:
             self.api.raw(f"OSError: {error}")
             return 1
         with listener:
-            start = Startup(self.flags, self.environment, self.environ, self.api, self.engine_log)
-            starting = asyncio.ensure_future(start.run())
-            stopping = asyncio.ensure_future(self.stop.wait())
-            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                starting.cancel()
-                return 0
-            stopping.cancel()
             try:
-                settings, memory = starting.result()
-            except StartFailed:
-                return 1
-            from .session import serve  # aiohttp is imported while nobody waits for an error text
+                return await self._start_and_serve(listener)
+            finally:
+                if self.child is not None:
+                    await stop_engine_process(self.child)
 
-            return await serve(self, listener, settings, memory)
+    async def _start_and_serve(self, listener: socket.socket) -> int:
+        if self.environment.fault("leak_process"):
+            leak_process()
+        if self.environment.processes:
+            self.child = await start_engine_process()
+            self.engine_log = ProcessLog("EngineCore", self.child.pid)
+        start = Startup(self.flags, self.environment, self.environ, self.api, self.engine_log)
+        starting = asyncio.ensure_future(start.run())
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.stop.wait())]
+        if self.child is not None:
+            ends.append(asyncio.ensure_future(self.child.wait()))
+        await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        stopped = self.stop.is_set()
+        for end in ends:
+            end.cancel()
+        if not starting.done():
+            starting.cancel()
+            if not stopped:
+                start.engine_gone()
+            return 0 if stopped else 1
+        try:
+            settings, memory = starting.result()
+        except StartFailed:
+            return 1
+        from .session import serve  # aiohttp is imported while nobody waits for an error text
+
+        return await serve(self, listener, settings, memory)
 
     def _signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -89,10 +109,6 @@ class _Process:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))
-            with socket.socket(listener.family, socket.SOCK_STREAM) as probe:
-                probe.settimeout(0.2)
-                if number and probe.connect_ex((host, number)) == 0:
-                    raise OSError(98, f"error while attempting to bind on address ('{host}', {number})")
         except OSError as error:
             listener.close()
             raise OSError(
@@ -106,8 +122,8 @@ class _Process:
         self.api.info("api_server.py:673", "Supported tasks: ['generate']")
         self.api.info("api_server.py:677", f"Starting vLLM server on http://{host}:{port} (simulated)")
         self.api.info("launcher.py:37", "Available routes are:")
-        for route in _ROUTES:
-            self.api.info("launcher.py:46", f"Route: {route}")
+        for route, methods in table("server")["routes"].items():
+            self.api.info("launcher.py:46", f"Route: {route}, Methods: {methods}")
         self.api.web(f"Started server process [{os.getpid()}]")
         self.api.web("Waiting for application startup.")
         self.api.web("Application startup complete.")

@@ -19,6 +19,7 @@ from .completions import BadRequest, Generation, ResponseWriter, read_body
 from .config import EngineSettings
 from .driver import EngineDead, RealTimeEngine
 from .faults import SimulationEnvironment
+from .live import reconfigure
 from .logs import ProcessLog
 from .metrics import exposition
 from .tokens import PseudoModel, Vocabulary
@@ -171,7 +172,14 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
         for item, stream in zip(generations, streams, strict=True):
             state.engine.metrics.observe("request_params_max_tokens", item.max_tokens)
             numbers.append(
-                state.engine.submit(item.prompt, len(item.output), item.priority, stream.tokens, stream.fail)
+                state.engine.submit(
+                    item.prompt,
+                    len(item.output),
+                    item.priority,
+                    item.prompt_logprobs is not None,
+                    stream.tokens,
+                    stream.fail,
+                )
             )
         if generations[0].stream:
             return await _stream(request, streams[0])
@@ -302,6 +310,16 @@ async def _reset_prefix_cache(request: web.Request) -> web.Response:
     return web.Response(status=200)
 
 
+async def _reconfigure(request: web.Request) -> web.Response:
+    """Ours, not vLLM's: see ``live.py``. It wants the key, as it changes something."""
+    state = request.app[STATE]
+    if state.keys and request.headers.get("Authorization", "").removeprefix("Bearer ") not in state.keys:
+        return _error("Unauthorized", 401)
+    body = await request.json()
+    problem = reconfigure(state.engine, state.settings, body if isinstance(body, dict) else {"": body})
+    return _error(problem, 400) if problem else web.Response(status=200)
+
+
 async def _load(request: web.Request) -> web.Response:
     return web.json_response({"server_load": request.app[STATE].engine.in_flight})
 
@@ -337,6 +355,7 @@ def build_app(state: ServerState) -> web.Application:
         ("/tokenize", _tokenize),
         ("/detokenize", _detokenize),
         ("/reset_prefix_cache", _reset_prefix_cache),
+        ("/autotune/reconfigure", _reconfigure),
     ):
         app.router.add_post(path, handler)
     return app

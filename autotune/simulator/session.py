@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ from .memory import MemoryPlan
 from .server import ServerState, build_app
 
 if TYPE_CHECKING:
-    from .serve import _Process
+    from .serve import ServerProcess
 
 _STATISTICS_S = 10.0  # simulated seconds between two statistics lines
 
@@ -28,7 +28,7 @@ def _load_faults(environment: SimulationEnvironment, memory: MemoryPlan) -> Load
     )
 
 
-async def serve(process: _Process, listener: socket.socket, settings: EngineSettings, memory: MemoryPlan) -> int:
+async def serve(process: ServerProcess, listener: socket.socket, settings: EngineSettings, memory: MemoryPlan) -> int:
     """Serve until a signal (exit code 0) or the engine's death (exit code 0 too, as vLLM)."""
     environment, flags = process.environment, process.flags
     faults = _load_faults(environment, memory)
@@ -49,17 +49,27 @@ async def serve(process: _Process, listener: socket.socket, settings: EngineSett
     )
     runner = web.AppRunner(build_app(state), access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    try:
+        await web.SockSite(runner, listener).start()
+    except OSError as error:  # another process bound the same port while this one was starting
+        process.api.raw(f"OSError: {error}")
+        await runner.cleanup()
+        return 1
     process.routes()
     statistics = asyncio.ensure_future(_statistics(process, engine))
-    ended = [asyncio.ensure_future(process.stop.wait()), asyncio.ensure_future(engine.died.wait())]
+    ended: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(process.stop.wait()),
+        asyncio.ensure_future(engine.died.wait()),
+    ]
+    if process.child is not None:
+        ended.append(asyncio.ensure_future(_engine_process_ended(process.child, engine)))
     if environment.fault("exit_after_ready"):
         ended.append(asyncio.ensure_future(asyncio.sleep(1.0)))
     await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     for task in (statistics, *ended):
         task.cancel()
     if engine.died.is_set():
-        _died(process)
+        _died(process, engine)
         await asyncio.sleep(0.2)  # lets the error answers leave, as vLLM's shutdown does
     process.api.info("launcher.py:100", "[shutdown] API server: shutdown triggered")
     process.api.web("Shutting down")
@@ -70,7 +80,17 @@ async def serve(process: _Process, listener: socket.socket, settings: EngineSett
     return 0
 
 
-def _died(process: _Process) -> None:
+async def _engine_process_ended(child: asyncio.subprocess.Process, engine: RealTimeEngine) -> None:
+    """vLLM's API server watches its engine process and goes when that has gone."""
+    await child.wait()
+    engine.die()
+
+
+def _died(process: ServerProcess, engine: RealTimeEngine) -> None:
+    if engine.cause is not None:
+        process.engine_log.error("core.py:1520", "EngineCore encountered a fatal error.")
+        process.engine_log.error("core.py:1520", "Traceback (most recent call last):")
+        process.engine_log.error("core.py:1520", engine.cause.error)
     process.api.warning("core_client.py:817", "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup")
     process.api.error("async_llm.py:906", "AsyncLLM output_handler failed.")
     process.api.error(
@@ -80,7 +100,7 @@ def _died(process: _Process) -> None:
     )
 
 
-async def _statistics(process: _Process, engine: RealTimeEngine) -> None:
+async def _statistics(process: ServerProcess, engine: RealTimeEngine) -> None:
     """The line vLLM's loggers write every ten seconds while something happens."""
     prompt = generated = 0
     while True:
@@ -94,8 +114,8 @@ async def _statistics(process: _Process, engine: RealTimeEngine) -> None:
                 hit = 100 * state.prefix_hits / state.prefix_queries if state.prefix_queries else 0.0
                 process.api.info(
                     "loggers.py:310",
-                    f"Engine 000: Avg prompt throughput: {new_prompt / _STATISTICS_S:.1f} tokens/s, Avg generation "
-                    f"throughput: {new_generated / _STATISTICS_S:.1f} tokens/s, Running: {state.running} reqs, Waiting: "
-                    f"{state.waiting} reqs, GPU KV cache usage: {100 * state.kv_usage:.1f}%, Prefix cache hit rate: "
-                    f"{hit:.1f}%",
+                    f"Engine 000: Avg prompt throughput: {new_prompt / _STATISTICS_S:.1f} tokens/s, "
+                    f"Avg generation throughput: {new_generated / _STATISTICS_S:.1f} tokens/s, "
+                    f"Running: {state.running} reqs, Waiting: {state.waiting} reqs, "
+                    f"GPU KV cache usage: {100 * state.kv_usage:.1f}%, Prefix cache hit rate: {hit:.1f}%",
                 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
+
+from .tables import table
 
 
 class UnknownModel(Exception):
@@ -82,11 +82,6 @@ class ModelShape:
         return self.intermediate
 
 
-def _builtin() -> Mapping[str, Mapping[str, object]]:
-    text = resources.files("autotune.simulator").joinpath("data/models.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
 def _number(raw: Mapping[str, object], *keys: str, default: int = 0) -> int:
     for key in keys:
         value = raw.get(key)
@@ -144,10 +139,10 @@ def load_shape(model: str) -> ModelShape:
         return _from_config(Path(model).name, raw)
     wanted = _simplified(model.rstrip("/").rsplit("/", 1)[-1])
     names = {field.name for field in fields(ModelShape)}
-    for name, values in sorted(_builtin().items(), key=lambda item: -len(item[0])):
+    for name, values in sorted(table("models").items(), key=lambda item: -len(item[0])):
         if wanted.startswith(_simplified(name)):
             known = {key: value for key, value in values.items() if key in names}
-            return ModelShape(name=name, **known)  # type: ignore[arg-type]  # the table is checked by a test
+            return ModelShape(name=name, **known)
     raise UnknownModel(
         "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
         f"'{model}'. Use `repo_type` argument if needed."

@@ -19,6 +19,7 @@ from .failures import ConfigRefusal, EngineFailure
 from .faults import SimulationEnvironment
 from .logs import ProcessLog
 from .memory import GIB, MemoryPlan, plan
+from .tables import names
 
 _API_IMPORT_S = 20.0
 _INSPECT_S = 7.0
@@ -58,7 +59,12 @@ class Startup:
         await self._pass(_API_IMPORT_S)
         deferred: EngineFailure | None = None
         try:
-            settings = resolve(self.flags, self.environment.card, self.environment.gpus)
+            settings = resolve(
+                self.flags,
+                self.environment.card,
+                self.environment.gpus,
+                allow_longer=self.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1",
+            )
         except ConfigRefusal as refusal:
             self._refused(refusal)
             raise StartFailed from refusal
@@ -195,7 +201,7 @@ class Startup:
         if not root:
             return False
         s = settings
-        key = f"{s.shape}{s.dtype}{s.weight_format}{s.kv_format}{s.max_num_batched_tokens}{s.tensor_parallel}{s.graph_mode}"
+        key = repr((s.shape, s.dtype, s.weight_format, s.kv_format, s.max_num_batched_tokens, s.tensor_parallel))
         digest = hashlib.sha256(key.encode()).hexdigest()[:10]
         marker = Path(root) / "torch_compile_cache" / f"simulated-{digest}"
         if marker.exists():
@@ -211,8 +217,9 @@ class Startup:
         if self.environment.fault("log_flood"):
             for number in range(10_000):
                 self.api.warning("flood.py:1", f"simulated flood {number:05d} " + "x" * 170)
+        known = names("server", "variables")
         for name in self.environ:
-            if name.startswith("VLLM_") and name not in _KNOWN_VARIABLES:
+            if name.startswith("VLLM_") and name not in known:
                 self.api.warning("interface.py:200", f"Unknown vLLM environment variable detected: {name}")
 
     def _resolved(self, settings: EngineSettings) -> None:
@@ -240,13 +247,13 @@ class Startup:
         self.engine.error("core.py:1510", "Traceback (most recent call last):")
         self.engine.error("core.py:1510", '  File "vllm/v1/engine/core.py", line 1482, in run_engine_core')
         self.engine.error("core.py:1510", failure.error)
+        self.engine_gone()
+
+    def engine_gone(self) -> None:
+        """The last words of vLLM's API server when its engine process has ended during the start."""
         self.api.raw("Traceback (most recent call last):")
         self.api.raw('  File "vllm/v1/engine/utils.py", line 1431, in wait_for_engine_startup')
         self.api.raw(
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+            "RuntimeError: Engine core initialization failed. See root cause above. "
+            "Failed core proc(s): {'EngineCore': 1}"
         )
-
-
-_KNOWN_VARIABLES = frozenset(
-    ["VLLM_API_KEY", "VLLM_CACHE_ROOT", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NO_USAGE_STATS", "VLLM_USE_AOT_COMPILE", "VLLM_LOGGING_LEVEL", "VLLM_CONFIGURE_LOGGING", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_RPC_TIMEOUT", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_SERVER_DEV_MODE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_DISABLE_COMPILE_CACHE", "VLLM_USE_DEEP_GEMM", "VLLM_ALL2ALL_BACKEND", "VLLM_DP_SIZE", "VLLM_DP_RANK", "VLLM_SLEEP_WHEN_IDLE", "VLLM_CPU_CI_ENV", "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ENGINE_READY_TIMEOUT_S"]
-)
