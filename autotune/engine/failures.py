@@ -181,7 +181,7 @@ def _from_log(scanner: Scanner, exit_code: int | None, context: FailureContext, 
         return _from_exception(scanner)
     died = exit_code not in (None, 0) and not context.stopped_by_us and not scanner.shut_down
     if scanner.errors or died:
-        lines = (scanner.first_error,) if scanner.first_error else tuple(scanner.tail)[-3:]
+        lines = (scanner.first_error,) if scanner.first_error else scanner.tail[-3:]
         return Failure(
             FailureClass.UNKNOWN, Cause.UNKNOWN, Action.RETRY_ONCE, lines, _LOOK_AT_IT, (), "unknown", scanner.stage
         )

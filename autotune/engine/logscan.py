@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cache
 
 from autotune.engine.failure_values import DecidingLine
 from autotune.engine.logline import LogLine, parse_line
@@ -93,13 +94,17 @@ class Scanner:
         self.recognised = 0
         self.errors = 0
         self.first_error: DecidingLine | None = None
-        self.tail: deque[DecidingLine] = deque(maxlen=8)
+        self._tail: deque[LogLine] = deque(maxlen=8)
         self.stalled_reports = 0
         self._given = stage
         self._tracker = StageTracker()
         self._recent: deque[tuple[str, str]] = deque(maxlen=_MEMORY)
         self._waiting: list[_Waiting] = []
-        self._signatures = load_signatures()
+
+    @property
+    def tail(self) -> tuple[DecidingLine, ...]:
+        """The last lines that are not empty."""
+        return tuple(shown(line) for line in self._tail)
 
     @property
     def stage(self) -> Stage:
@@ -123,7 +128,7 @@ class Scanner:
         self.lines += 1
         line = parse_line(raw, self.lines)
         if line.raw.strip():
-            self.tail.append(shown(line))
+            self._tail.append(line)
         if line.level or line.process:
             self.recognised += 1
         self._tracker.feed(line)
@@ -150,10 +155,8 @@ class Scanner:
         frame = _is_frame(text)
         found: list[Match] = []
         stage: Stage | None = None
-        for signature in self._signatures:
-            if line.level not in signature.levels or (frame and not signature.frames):
-                continue
-            if self.ready and not signature.serving:
+        for signature in _eligible(line.level, self.ready):
+            if frame and not signature.frames:
                 continue
             hit = signature.find(text)
             if hit is None:
@@ -223,6 +226,14 @@ class Scanner:
             if process == line.process and (frame := _FRAME.match(text)):
                 return frame["path"]
         return ""
+
+
+@cache
+def _eligible(level: str, serving: bool) -> tuple[Signature, ...]:
+    """The signatures that a line of this level may match, before the server is up or after."""
+    return tuple(
+        signature for signature in load_signatures() if level in signature.levels and (signature.serving or not serving)
+    )
 
 
 def shown(line: LogLine) -> DecidingLine:

