@@ -9,12 +9,12 @@ import typer
 
 from autotune.errors import SpecError
 from autotune.host.gpus import read_gpus
+from autotune.preflight.model import read_model
 from autotune.spec.document import parse_document
 from autotune.spec.load import validated
-from autotune.spec.model_traits import read_traits
 from autotune.spec.schema import editor_line
 from autotune.spec.study import StudySpec
-from autotune.spec.template import Machine, draft_study
+from autotune.spec.template import Machine, ModelTraits, draft_study
 
 
 def init(
@@ -28,7 +28,7 @@ def init(
         raise SpecError("the model has no name", key="MODEL", hint="such as Qwen/Qwen3-8B, or a folder")
     if out.exists() and not force:
         raise SpecError("exists already", file=out, hint="choose another name with --out, or overwrite it with --force")
-    draft = draft_study(model, _machine(gpus), read_traits(model), first_line=editor_line(out))
+    draft = draft_study(model, _machine(gpus), _traits(model), first_line=editor_line(out))
     validated(parse_document(draft.text, str(out)), StudySpec)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +40,21 @@ def init(
     for reason in draft.reasons:
         typer.echo(reason)
     typer.echo(f"Wrote {out}. Put your own traffic under `load:`, then: autotune validate {out}; autotune run {out}")
+
+
+def _traits(model: str) -> ModelTraits:
+    """What the model's configuration says, if it is on this machine; nothing is downloaded."""
+    facts = read_model(model)
+    if facts is None:
+        return ModelTraits()
+    return ModelTraits(
+        known=True,
+        architecture=facts.architecture,
+        experts=facts.experts if facts.experts > 1 else 0,
+        quantisation=facts.quantization,
+        context=facts.max_positions,
+        weight_bytes=facts.weight_bytes,
+    )
 
 
 def _machine(gpus: int | None) -> Machine:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from autotune.host.gpus import read_gpus
+from autotune.preflight.model import read_model
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.space import SearchSpace
 from autotune.spec.load import load_study
@@ -58,7 +59,13 @@ def _context(spec: StudySpec) -> SpaceContext:
     found = () if hardware.gpus is not None or spec.engine.python == "cpu" else read_gpus().gpus
     devices = len(hardware.devices) if hardware.devices is not None else len(found)
     gpus = hardware.gpus if hardware.gpus is not None else 0 if spec.engine.python == "cpu" else max(devices, 1)
-    return SpaceContext(gpus=gpus, card=hardware.card or "", gpu_memory=hardware.gpu_memory)
+    facts = read_model(spec.model)
+    return SpaceContext(
+        gpus=gpus,
+        model=facts.space_facts if facts is not None else {},
+        card=hardware.card or (spec.engine.simulate.card if spec.engine.simulate is not None else ""),
+        gpu_memory=hardware.gpu_memory,
+    )
 
 
 def _report(spec: StudySpec, space: SearchSpace | None) -> dict[str, object]:

@@ -50,8 +50,12 @@ class StudyProblems(ValueError):
 
 
 def requests_needed(percentile: float) -> int:
-    """Finished requests that a percentile needs so that ten of them lie above it: 1,000 for p99, 200 for p95."""
-    return math.ceil(round(1000 / (100 - percentile), 6))
+    """Finished requests that a percentile needs as an objective or SLO: three beyond it, ten from p99 on.
+
+    90 needs 30, 95 needs 60, 99 needs 1,000. The load room measures by the same rule.
+    """
+    beyond = 10.0 if percentile >= 99 else 3.0
+    return math.ceil(beyond / (1.0 - percentile / 100.0) - 1e-9)
 
 
 def engine_problems(engine: EngineSpec) -> Iterator[Problem]:
@@ -264,6 +268,7 @@ def space_problems(space: SpaceSpec) -> Iterator[Problem]:
 
 def study_problems(study: StudySpec) -> Iterator[Problem]:
     yield from _objectives_in_study(study)
+    yield from _enough_requests(study)
     yield from _arguments_in_study(study)
     twice = [pair for pair, count in Counter((slo.metric, slo.percentile) for slo in study.slos).items() if count > 1]
     for metric, percentile in twice:
@@ -285,7 +290,6 @@ def _objectives_in_study(study: StudySpec) -> Iterator[Problem]:
             yield Problem((*at, "metric"), f"{objective.metric} needs SLOs", "add `slos:`, such as ttft p95 500ms")
         if isinstance(objective.level, float):
             yield from _level_of(study, objective.level, at)
-        yield from _enough_requests(study, objective, at)
         if objective.metric == "tokens_per_joule" and (study.hardware.gpus == 0 or study.engine.python == "cpu"):
             yield Problem((*at, "metric"), "tokens_per_joule needs a GPU's power meter", "choose another metric")
 
@@ -298,17 +302,24 @@ def _level_of(study: StudySpec, level: float, at: tuple[str | int, ...]) -> Iter
         yield Problem((*at, "level"), f"{level:g} is not measured", f"`load.levels` has {levels}; or first, last, best")
 
 
-def _enough_requests(study: StudySpec, objective: ObjectiveSpec, at: tuple[str | int, ...]) -> Iterator[Problem]:
-    """A far percentile of few requests is noise: up to p95 the interval says so; beyond it, ask for enough."""
-    if objective.percentile is None or objective.percentile <= 95:
-        return
-    needed = requests_needed(objective.percentile)
-    if (study.load.window.requests or 0) < needed:
-        yield Problem(
-            (*at, "percentile"),
-            f"p{objective.percentile:g} needs at least {needed} requests in the window",
-            f"set `load.window.requests: {needed}` or more, or use p95",
-        )
+def _enough_requests(study: StudySpec) -> Iterator[Problem]:
+    """A far percentile of few requests is noise: from p99 on the window itself must promise enough of them."""
+    asked: list[tuple[tuple[str | int, ...], float]] = [
+        (("objectives", index, "percentile"), float(item.percentile or 95))
+        for index, item in enumerate(study.objectives)
+        if item.metric in LATENCIES
+    ]
+    asked += [(("slos", index, "percentile"), float(item.percentile)) for index, item in enumerate(study.slos)]
+    window = study.load.window
+    for at, percentile in asked:
+        needed = requests_needed(percentile)
+        promised = percentile >= 99 or window.duration is None
+        if promised and (window.requests or 0) < needed:
+            yield Problem(
+                at,
+                f"p{percentile:g} needs at least {needed} requests in the window",
+                f"set `load.window.requests: {needed}` or more, or use a lower percentile",
+            )
 
 
 def _arguments_in_study(study: StudySpec) -> Iterator[Problem]:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
-from autotune.spec.model_traits import ModelTraits
 from autotune.spec.resolved import yaml_value
 
 SHORTEST_CONTEXT = 64
@@ -26,6 +25,27 @@ class Machine:
     gpus: int = 0
     card: str = ""
     memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTraits:
+    """What is known of the model; the defaults stand for a model that is not on this machine.
+
+    Attributes:
+        known: its configuration was read.
+        architecture: class name, empty where unknown.
+        experts: experts of a layer, 0 for a dense model.
+        quantisation: method that the weights come with, empty for none.
+        context: longest context in tokens, 0 where unknown.
+        weight_bytes: size of the weight files, 0 where unknown.
+    """
+
+    known: bool = False
+    architecture: str = ""
+    experts: int = 0
+    quantisation: str = ""
+    context: int = 0
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from autotune.cli.init import init
 from autotune.cli.validate import objective_text, validate
 from autotune.errors import SpecError
 from autotune.spec.load import load_study
-from autotune.spec.model_traits import ModelTraits, read_traits
 from autotune.spec.study import ObjectiveSpec
-from autotune.spec.template import Machine, draft_study, study_name
+from autotune.spec.template import Machine, ModelTraits, draft_study, study_name
 
 H100 = 80 * 2**30
 app = typer.Typer()
@@ -30,52 +29,6 @@ def model_folder(folder: Path, config: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        (
-            {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960},
-            ("Qwen3ForCausalLM", 0, "", 40960),
-        ),
-        (
-            {
-                "architectures": ["Qwen3MoeForCausalLM"],
-                "num_experts": 128,
-                "quantization_config": {"quant_method": "fp8"},
-                "max_position_embeddings": 262144,
-            },
-            ("Qwen3MoeForCausalLM", 128, "fp8", 262144),
-        ),
-        ({"text_config": {"num_local_experts": 16, "max_position_embeddings": 4096}}, ("", 16, "", 4096)),
-        (
-            {"architectures": [], "num_experts": True, "quantization_config": [], "max_position_embeddings": "x"},
-            ("", 0, "", 0),
-        ),
-    ],
-)
-def test_traits_of_a_local_model(tmp_path: Path, config: object, expected: tuple[str, int, str, int]) -> None:
-    traits = read_traits(model_folder(tmp_path, config))
-    assert traits.known
-    assert (traits.architecture, traits.experts, traits.quantisation, traits.context) == expected
-    assert traits.weight_bytes == 1000
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a":' * 3000, "\0"])
-def test_damaged_configurations_are_unknown(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    assert not read_traits(str(tmp_path)).known
-
-
-def test_traits_come_from_the_hugging_face_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    model_folder(snapshot, {"architectures": ["LlamaForCausalLM"]})
-    assert read_traits("org/name").architecture == "LlamaForCausalLM"
-    assert not read_traits("org/other").known
-    assert not read_traits("a\0b").known
-
-
-@pytest.mark.parametrize(
     ("gpus", "experts", "space"),
     [
         (0, 0, "cpu"),
@@ -87,9 +40,7 @@ def test_traits_come_from_the_hugging_face_cache(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_the_space_follows_machine_and_model(gpus: int, experts: int, space: str) -> None:
-    draft = draft_study(
-        "org/name", Machine(gpus, "NVIDIA H100 80GB HBM3", H100), ModelTraits("config.json", experts=experts)
-    )
+    draft = draft_study("org/name", Machine(gpus, "NVIDIA H100 80GB HBM3", H100), ModelTraits(True, experts=experts))
     assert draft.space == space
     assert any(reason.startswith(f"Space {space}:") for reason in draft.reasons)
     assert all(f"# {reason}" in draft.text for reason in draft.reasons)
@@ -102,7 +53,7 @@ def test_the_space_follows_machine_and_model(gpus: int, experts: int, space: str
 )
 def test_every_draft_loads_and_keeps_the_model(tmp_path: Path, context: int, gpus: int, model: str) -> None:
     path = tmp_path / "study.yaml"
-    path.write_text(draft_study(model, Machine(gpus), ModelTraits("x", context=context)).text, encoding="utf-8")
+    path.write_text(draft_study(model, Machine(gpus), ModelTraits(True, context=context)).text, encoding="utf-8")
     study = load_study(path)
     assert study.model == model
     assert study.hardware.gpus == gpus
@@ -125,8 +76,34 @@ def test_init_writes_a_study_that_validates(tmp_path: Path) -> None:
     checked = CliRunner().invoke(app, ["validate", str(out), "--set", "search.trials=7"])
     assert checked.exit_code == 0, checked.output
     assert "trials: 7" in checked.output
-    assert "minimize ttft p95 at the last level" in checked.output
+    assert "minimize ttft p90 at the last level" in checked.output
     assert f"{out} is a valid study" in checked.output
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "said"),
+    [
+        (
+            {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960},
+            2,
+            ["Space h100-dense", "context 40960"],
+        ),
+        (
+            {"num_experts": 128, "quantization_config": {"quant_method": "fp8"}},
+            8,
+            ["Space h100-moe-multi-gpu", "128 experts", "weights quantised (fp8)"],
+        ),
+        ({"text_config": {"num_local_experts": 16}}, 1, ["Space h100-moe:", "16 experts"]),
+    ],
+)
+def test_init_says_what_it_chose_and_why(tmp_path: Path, config: object, gpus: int, said: list[str]) -> None:
+    out = tmp_path / "study.yaml"
+    model = model_folder(tmp_path, config)
+    result = CliRunner().invoke(app, ["init", model, "--out", str(out), "--gpus", str(gpus)])
+    assert result.exit_code == 0, result.output
+    for text in said:
+        assert text in result.output
+    assert load_study(out).model == model
 
 
 def test_init_keeps_what_is_there(tmp_path: Path) -> None:
