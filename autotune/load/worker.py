@@ -75,7 +75,7 @@ class Worker:
         self.idle: list[Stream] = []
         self.busy: dict[Stream, None] = {}
         self.opening = 0
-        self.running = False
+        self.running = self.started = False
         self.start = 0.0
         self.records: list[Record] = []
         self.logs: list[array[float]] = []
@@ -164,7 +164,15 @@ class Worker:
         self.tick_due = now + self.setup.tick
         self.loop.call_later(BEAT, self._beat)
         self.waiting_slots = 0 if self.setup.open_loop else len(self.idle)
-        self.loop.call_later(max(0.0, start - now), self.feed)
+        self.loop.call_later(max(0.0, start - now), self._begin)
+
+    def _begin(self) -> None:
+        # The loop's timers have steps of a millisecond and may be early by one.
+        if perf_counter() < self.start:
+            self.loop.call_soon(self._begin)
+            return
+        self.started = True
+        self.feed()
 
     def stop(self) -> bytes:
         """End the load: cancel what runs and return everything measured."""
@@ -204,12 +212,12 @@ class Worker:
 
     def feed(self) -> None:
         """Send what may be sent now."""
-        if not self.running:
+        if not self.running or not self.started:
             return
         if self.setup.open_loop:
             self._feed_schedule()
             return
-        while self.waiting_slots and self.queue and self.idle and perf_counter() >= self.start:
+        while self.waiting_slots and self.queue and self.idle:
             self.waiting_slots -= 1
             first, followers = self.queue.popleft()
             self._send(self.idle.pop(), first, followers, NAN)

@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.errors import SpecError
 from autotune.load.arrivals import arrival_times
-from autotune.load.records import Ints
+from autotune.load.records import Floats, Ints
 from autotune.load.report import Level, Target
 from autotune.load.wire import WireRequest
 from autotune.spec.study import LengthSpec, LoadSpec
@@ -24,14 +24,15 @@ BLOCK = 256
 HASHED_REQUESTS = 2048
 """The plan's hash covers the lengths and times of so many requests."""
 NAN = float("nan")
-WORDS = (
-    "time year people way day man thing woman life child world school state family student group country problem hand "
-    "part place case week company system program question work government number night point home water room mother "
-    "area money story fact month lot right study book eye job word business issue side kind head house service friend "
-    "father power hour game line end member law car city community name president team minute idea kid body "
-    "information back parent face others level office door health person art war history party result change morning reason "
-    "research girl guy moment air teacher force education"
-).split()  # noqa: SIM905 - a table of words reads better than a list of strings
+_WORDS = """
+time year people way day man thing woman life child world school state family student group country problem hand
+part place case week company system program question work government number night point home water room mother
+area money story fact month lot right study book eye job word business issue side kind head house service friend
+father power hour game line end member law car city community name president team minute idea kid body
+information back parent face others level office door health person art war history party result change morning
+reason research girl guy moment air teacher force education
+"""
+WORDS = tuple(_WORDS.split())
 """Common words; nearly every tokenizer has each of them, with its space, as one token."""
 
 
@@ -83,10 +84,11 @@ def draw_lengths(spec: int | LengthSpec, generator: np.random.Generator, size: i
         values = generator.integers(low, top + 1, size).astype(np.float64)
     else:
         values = draw_empirical(spec.file, generator, size)
-    return np.clip(np.rint(values), low, high).astype(np.int64)
+    lengths: Ints = np.clip(np.rint(values), low, high).astype(np.int64)
+    return lengths
 
 
-def draw_empirical(file: str | None, generator: np.random.Generator, size: int) -> np.ndarray:
+def draw_empirical(file: str | None, generator: np.random.Generator, size: int) -> Floats:
     """Lengths drawn from a file: one length a line, or a histogram written by `autotune load from-metrics`."""
     if file is None:
         raise SpecError("an empirical length needs a file", key="load.*_tokens.file", hint="file: lengths.txt")
@@ -108,7 +110,7 @@ def draw_empirical(file: str | None, generator: np.random.Generator, size: int) 
     return generator.choice(np.array(numbers), size)
 
 
-def _draw_histogram(file: str, text: str, generator: np.random.Generator, size: int) -> np.ndarray:
+def _draw_histogram(file: str, text: str, generator: np.random.Generator, size: int) -> Floats:
     try:
         buckets = json.loads(text)["buckets"]
         edges = np.array([[float(item["low"]), float(item["high"])] for item in buckets])
@@ -121,7 +123,8 @@ def _draw_histogram(file: str, text: str, generator: np.random.Generator, size: 
         raise SpecError("the histogram is empty", file=file)
     chosen = generator.choice(len(weights), size, p=weights / weights.sum())
     low, high = edges[chosen, 0], edges[chosen, 1]
-    return np.maximum(1.0, np.ceil(low + (high - low) * (1.0 - generator.random(size))))
+    lengths: Floats = np.maximum(1.0, np.ceil(low + (high - low) * (1.0 - generator.random(size))))
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def planned_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
     times: Iterator[float] | None = None
     if spec.arrivals in ("constant", "poisson", "gamma"):
         kind = spec.arrivals
-        times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])  # type: ignore[arg-type]
+        times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])
     while True:
         inputs = draw_lengths(spec.input_tokens, lengths, BLOCK)
         outputs = draw_lengths(spec.output_tokens, lengths, BLOCK)
@@ -227,10 +230,11 @@ class RequestMaker:
         """Positions in the alphabet. Frequent tokens (low ids, by how BPE is built) come more often, as in text."""
         size = len(self._table)
         if size < 200:
-            return generator.integers(0, size, tokens).tolist()
+            return [int(item) for item in generator.integers(0, size, tokens)]
         offset = size * 0.02
         ranks = offset * np.exp(generator.random(tokens) * np.log((size + offset) / offset)) - offset
-        return np.minimum(ranks.astype(np.int64), size - 1).tolist()
+        positions: list[int] = np.minimum(ranks.astype(np.int64), size - 1).tolist()
+        return positions
 
     def _block(self, kind: int, name: int, tokens: int) -> list[int]:
         key = (kind, name, tokens)

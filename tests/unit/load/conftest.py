@@ -117,6 +117,11 @@ class MockServer:
             await asyncio.gather(*self.tasks, return_exceptions=True)
             self.server = None
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the server sees it so; the test's own time limit bounds it."""
+        while not condition():  # noqa: ASYNC110 - the condition is about sockets, nothing sets an event
+            await asyncio.sleep(0.01)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         task = asyncio.current_task()

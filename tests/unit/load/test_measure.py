@@ -129,15 +129,13 @@ async def test_cancellation_closes_everything(start_server, tmp_path):
     task = asyncio.create_task(
         measure(server.target, load(window=WindowSpec(duration=30)), trial_seed=1, folder=tmp_path)
     )
-    while server.active < 4:
-        await asyncio.sleep(0.01)
+    await server.until(lambda: server.active == 4)
     begin = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert time.monotonic() - begin < 2
-    while server.active:
-        await asyncio.sleep(0.01)
+    await server.until(lambda: server.active == 0)
 
 
 async def test_nobody_listens(start_server, client, tmp_path):
