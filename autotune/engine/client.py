@@ -75,9 +75,9 @@ class EngineClient:
         """POST /reset_prefix_cache; only servers in development mode have it."""
         return (await self._send("POST", "/reset_prefix_cache", key=self._key)).status == 200
 
-    async def server_info(self) -> Json:
-        """GET /server_info as JSON; empty where there is none."""
-        reply = await self._send("GET", "/server_info?config_format=json", key=self._key)
+    async def server_info(self, timeout: float) -> Json:
+        """GET /server_info as JSON; empty where there is none or it takes more than `timeout` seconds."""
+        reply = await self._send("GET", "/server_info?config_format=json", key=self._key, timeout=timeout)
         return reply.json() if reply.status == 200 else {}
 
     async def version(self) -> str:

@@ -100,7 +100,7 @@ class ProcessEngine:
             await _abandon(job, client, memory, limits)
             return StartFailure(failure, phases, time.monotonic() - began, log)
         running = RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE)
-        await running.learn(config)
+        await running.learn(config, ready.info)
         return running
 
 

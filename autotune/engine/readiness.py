@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autotune.engine import verdicts
-from autotune.engine.client import EngineClient, model_ids, tokens_in
+from autotune.engine.client import EngineClient, Json, model_ids, tokens_in
 from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Failure
 from autotune.engine.listeners import listening_inodes, listens_only
@@ -17,6 +17,8 @@ from autotune.engine.stages import Stage
 from autotune.engine.supervised import SupervisedJob
 
 POLL = 0.1
+INFO_SECONDS = 15.0
+"""What /server_info may take; it asks the host for its drivers and packages."""
 QUIET_SECONDS: Mapping[Stage, float] = {
     Stage.CLI: 180.0,
     Stage.IMPORT: 180.0,
@@ -81,6 +83,7 @@ class Readiness:
         self._limits = limits
         self._began = began
         self._deadline = began + limits.ready
+        self.info: Json = {}
 
     @property
     def seconds(self) -> float:
@@ -136,15 +139,21 @@ class Readiness:
         return None
 
     async def _probe(self) -> Failure | None:
-        """A request must return tokens, while the process lives."""
+        """A request must return tokens, while the process lives.
+
+        The server's information takes seconds to gather, as does the first request; so both are asked for at once.
+        """
         request = asyncio.ensure_future(self._client.probe(self._identity.served_model, self._limits.probe))
+        information = asyncio.ensure_future(self._client.server_info(INFO_SECONDS))
         try:
             while not request.done():
                 await asyncio.wait({request}, timeout=POLL)
                 if (failure := await self._look()) is not None:
                     return failure
+            self.info = await information
         finally:
             request.cancel()
+            information.cancel()
         reply = request.result()
         if reply.status == 200 and tokens_in(reply) > 0:
             return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.engine import verdicts
-from autotune.engine.client import EngineClient
+from autotune.engine.client import EngineClient, Json
 from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Failure
 from autotune.engine.gpumemory import GpuWatch
@@ -112,9 +112,8 @@ class RunningProcess:
         reply = await self._client.post(self._recipe.live_route, dict(live))
         return reply.status == 200
 
-    async def learn(self, config: EngineConfig) -> None:
-        """Read what the engine says that it runs with, and compare it with `config`."""
-        info = await self._client.server_info()
+    async def learn(self, config: EngineConfig, info: Json) -> None:
+        """Compare what the engine says that it runs with (`info` is its /server_info) with `config`."""
         version = await self._client.version()
         await self._follower.catch_up()
         self._resolved = resolve(config, self._follower.log, info, version)

@@ -1,0 +1,64 @@
+"""Sees an engine that hangs: requests run, and not one token comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autotune.engine import verdicts
+from autotune.engine.failure_values import Failure
+from autotune.engine.protocol import RunningEngine
+
+RUNNING = "vllm:num_requests_running"
+GENERATED = "vllm:generation_tokens_total"
+PROMPTS = "vllm:prompt_tokens_total"
+
+
+@dataclass
+class Watchdog:
+    """Decides from samples of /metrics. A server whose /metrics does not answer while it has work counts as hanging.
+
+    Attributes:
+        timeout: seconds without progress that are a hang.
+        clock: monotonic seconds; injected in tests.
+    """
+
+    timeout: float
+    clock: Callable[[], float] = time.monotonic
+    _progress: tuple[float, ...] = ()
+    _since: float | None = None
+    _running: float = field(default=0.0)
+
+    def observe(self, samples: dict[str, float]) -> Failure | None:
+        """Take in one sample; the failure once the engine hangs."""
+        now = self.clock()
+        if samples:
+            self._running = samples.get(RUNNING, 0.0)
+            # Whether there is work is part of it: the first request after an idle hour is no hang.
+            progress = (samples.get(GENERATED, 0.0), samples.get(PROMPTS, 0.0), float(self._running > 0))
+            if progress != self._progress or self._running <= 0:
+                self._progress, self._since = progress, now
+        elif self._running <= 0:
+            self._since = now
+        if self._since is None:
+            self._since = now
+        silent = now - self._since
+        return verdicts.hang(silent, self._running) if silent >= self.timeout else None
+
+
+async def wait_for_hang(engine: RunningEngine, timeout: float, *, every: float = 1.0) -> Failure:
+    """Return when `engine` hangs or dies; meant to run beside a load and to be cancelled with it.
+
+    Args:
+        engine: what is watched.
+        timeout: seconds without a token that are a hang, in wall time.
+        every: seconds between two looks.
+    """
+    dog = Watchdog(timeout)
+    while True:
+        failure = engine.failure() or dog.observe(await engine.metrics())
+        if failure is not None:
+            return failure
+        await asyncio.sleep(every)
