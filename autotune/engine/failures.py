@@ -35,7 +35,6 @@ __all__ = [
     "DecidingLine",
     "Direction",
     "Failure",
-    "FailureCause",
     "FailureClass",
     "FailureContext",
     "Stage",
@@ -46,8 +45,6 @@ __all__ = [
 
 HEAD_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 8 * 1024 * 1024
-FailureCause = Cause
-"""The same under the name that reads well outside this room."""
 SETTLE_LINES = 60
 """Lines after which a broad match is taken for final while the engine still runs."""
 

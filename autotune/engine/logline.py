@@ -19,7 +19,8 @@ _CONTAINER = re.compile(
     r"^(?:[\w.-]+\s+\|\s?)?"
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] )?)?"
 )
-_PROCESS = re.compile(r"^\((?P<process>[\w.:-]+(?:\s+[\w.-]+)*?)\s+pid=(?P<pid>\d+)(?:,\s*ip=[^)]*)?\)\s?")
+_FRAME_OF_A_VIEWER = re.compile(r"^[│|]\s?")
+_PROCESS = re.compile(r"^\((?P<process>[\w.:-]+(?:\s+[\w.=-]+)*?)\s+pid=(?P<pid>\d+)(?:,\s*ip=[^)]*)?\)\s?")
 _RANK = re.compile(r"^\[(?P<rank>rank\d+)\]:?\s?")
 _LEVEL = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\b:?"
@@ -55,10 +56,13 @@ def parse_line(raw: str, number: int) -> LogLine:
     if rest[:1].isalnum():
         prefix = _CONTAINER.match(rest)
         rest = rest[prefix.end() :] if prefix else rest
+    elif rest[:1] in ("│", "|"):
+        rest = _FRAME_OF_A_VIEWER.sub("", rest)
     process = ""
-    if found := _PROCESS.match(rest):
+    while found := _PROCESS.match(rest):
+        # Older versions put the prefixes of all parents in front; the last one wrote the line.
         process, rest = found["process"], rest[found.end() :]
-    elif ranked := _RANK.match(rest):
+    if not process and (ranked := _RANK.match(rest)):
         process, rest = ranked["rank"], rest[ranked.end() :]
     level = _LEVEL.match(rest)
     if level is None:

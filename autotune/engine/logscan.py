@@ -131,7 +131,8 @@ class Scanner:
             self._tail.append(line)
         if line.level or line.process:
             self.recognised += 1
-        self._tracker.feed(line)
+        if self._tracker.feed(line) is Stage.SERVING:
+            self._forget()
         found = self._continue_waiting(line)
         if not self.shut_down and line.source not in _QUOTING_SOURCES:
             found += self._look(line)
@@ -144,6 +145,14 @@ class Scanner:
     def best(self) -> Match | None:
         """The match that says most: lowest tier, then the earliest line, then the first in the file."""
         return min(self.matches.values(), key=lambda match: match.key, default=None)
+
+    def _forget(self) -> None:
+        """The server is up: whatever was reported while it booted, it has survived."""
+        self.matches.clear()
+        self._waiting.clear()
+        self.unmatched = None
+        self.first_error = None
+        self.errors = 0
 
     def _look(self, line: LogLine) -> list[Match]:
         text = line.text

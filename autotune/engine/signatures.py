@@ -26,6 +26,8 @@ class Tier(IntEnum):
     """How much a line says; the lower tier decides."""
 
     ROOT = 0
+    SOFT = 5
+    """An error that some engines report and survive."""
     BROAD = 10
     HINT = 20
     UNMATCHED = 30
@@ -113,7 +115,7 @@ def _signature(entry: Mapping[str, object], place: int) -> Signature:
             stages=frozenset(Stage(stage) for stage in _strings(entry.get("stages", []))),
             levels=frozenset(_strings(entry.get("levels", list(default_levels)))),
             frames=quiet,
-            early=bool(entry.get("early", tier <= Tier.BROAD and not quiet)),
+            early=bool(entry.get("early", tier in (Tier.ROOT, Tier.BROAD) and not quiet)),
             serving=bool(entry.get("serving", False)),
             advice=tuple(_advice(item, name) for item in _tables(entry.get("advice", []))),
             quarantine=_strings(entry.get("quarantine", [])),
