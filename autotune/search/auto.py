@@ -1,20 +1,129 @@
-"""The default search."""
+"""The default search: a model of what was measured, asked for the most gain per GPU second.
+
+Candidates are changes of good configurations, mixtures of two, random points, and everything that the running engine can
+do without a restart. A restart costs minutes and a live change seconds, so a restart group is filled while its members
+are still worth their measurement, and a compiled configuration is preferred to one that has to be compiled.
+"""
 
 from __future__ import annotations
 
-from autotune.outcome import Proposal
-from autotune.search.local import LocalStrategy
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from autotune.outcome import Proposal, TrialRecord
+from autotune.search.acquisition import Expectation, Sample
+from autotune.search.features import Features
+from autotune.search.local import LocalStrategy, explain, mutate, parents_of
 from autotune.search.proposer import Setting, Situation
-from autotune.search.samplers import SamplerStrategy
+from autotune.search.restart import PointCosts
+from autotune.search.screen import Candidate, Key, Point
+from autotune.space.config import FrozenValue
+
+CHANGED = 260
+MIXED = 80
+RANDOM = 60
+SIBLINGS = 64
+REFINED = 140
+ROUNDS = 2
+PEAKS = 12
+THRIFT = 0.5
+"""Power of the cost: at 1 the search would always take the cheap change and learn little."""
+ENOUGH = 4
+"""Measured points needed before the model is asked."""
 
 
 class AutoStrategy:
-    """Local changes of good configurations, and every third time a draw from TPE."""
+    """Model-guided, cost-aware search; local changes until there are enough points for a model."""
 
     def __init__(self, setting: Setting) -> None:
+        self._setting = setting
         self._local = LocalStrategy(setting)
-        self._tpe = SamplerStrategy(setting, "tpe")
+        self._features = Features(setting.screen.space)
 
     def suggest(self, situation: Situation) -> Proposal | None:
-        strategy = self._tpe if len(situation.history) % 3 == 2 else self._local
-        return strategy.suggest(situation)
+        samples = self._samples(situation)
+        measured = sum(self._setting.objectives.values(one.record) is not None for one in samples)
+        if measured < ENOUGH or self._features.count == 0:
+            return self._local.suggest(situation)
+        expectation = Expectation(samples, self._features, self._setting.objectives, situation.seed)
+        return self._search(situation, expectation, samples) or self._local.suggest(situation)
+
+    def _samples(self, situation: Situation) -> list[Sample]:
+        """Every record with a place in the space; a baseline outside of it stands at its nearest point."""
+        samples: list[Sample] = []
+        for record in situation.records:
+            point = dict(record.proposal.point) or self._setting.screen.space.point_of(record.config)
+            if point:
+                samples.append(Sample(record, point))
+        return samples
+
+    def _search(self, situation: Situation, expectation: Expectation, samples: Sequence[Sample]) -> Proposal | None:
+        rng = situation.rng
+        costs = PointCosts(self._setting, situation.history)
+        seen = {self._setting.screen.key(one.point) for one in samples}
+        pool = self._legal(self._first(situation, rng, costs), seen)
+        for _ in range(ROUNDS):
+            best = [key for _, key in self._rank(pool, expectation, costs)[:PEAKS]]
+            if not best:
+                return None
+            around = (
+                mutate(self._setting.screen, dict(best[index % len(best)]), rng, 1 + index % 2)
+                for index in range(REFINED)
+            )
+            pool = list(dict.fromkeys([*best, *self._legal(around, seen)]))
+        for _, key in self._rank(pool, expectation, costs):
+            candidate = self._setting.screen.candidate(dict(key), situation.tried)
+            if candidate.admitted:
+                return self._proposal(candidate, samples, costs)
+        return None
+
+    def _first(self, situation: Situation, rng: random.Random, costs: PointCosts) -> list[Point]:
+        parents = [dict(record.proposal.point) for record in self._parents(situation.records)]
+        screen = self._setting.screen
+        points = [screen.random_point(rng) for _ in range(RANDOM)]
+        if parents:
+            points += [mutate(screen, rng.choice(parents), rng, 1 + index % 3) for index in range(CHANGED)]
+            points += [_mixture(rng.choice(parents), rng.choice(parents), rng) for _ in range(MIXED)]
+        return points + costs.siblings(rng, SIBLINGS)
+
+    def _parents(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """The front and the next best ones."""
+        front = parents_of(records, self._setting)
+        objectives = self._setting.objectives
+        ranked = sorted(
+            (one for one in records if objectives.feasible(one) and one.proposal.point), key=objectives.rank
+        )
+        return [*front, *(record for record in ranked[:6] if record not in front)]
+
+    def _legal(self, points: Iterable[Mapping[str, FrozenValue]], seen: set[Key]) -> list[Key]:
+        """Canonical points that the space allows and that were not measured."""
+        screen = self._setting.screen
+        keys = dict.fromkeys(screen.key(point) for point in points)
+        return [key for key in keys if key not in seen and screen.illegal(key) is None]
+
+    def _rank(self, keys: Sequence[Key], expectation: Expectation, costs: PointCosts) -> list[tuple[float, Key]]:
+        if not keys:
+            return []
+        gains, chances = expectation.gain([dict(key) for key in keys])
+        seconds = np.asarray([costs.seconds(key, float(chance)) for key, chance in zip(keys, chances, strict=True)])
+        worth = gains / seconds**THRIFT
+        order = np.argsort(-worth, kind="stable")
+        return [(float(worth[index]), keys[index]) for index in order]
+
+    def _proposal(self, candidate: Candidate, samples: Sequence[Sample], costs: PointCosts) -> Proposal:
+        point = dict(candidate.point)
+        nearest = min(samples, key=lambda one: _changes(one.point, point))
+        note = explain(nearest.point, point, nearest.record.number)
+        return candidate.proposal("sampler", f"{note} ({costs.kind(candidate.point)})")
+
+
+def _changes(first: Mapping[str, FrozenValue], second: Mapping[str, FrozenValue]) -> int:
+    return sum(first.get(name, ...) != second.get(name, ...) for name in first.keys() | second.keys())
+
+
+def _mixture(first: Point, second: Point, rng: random.Random) -> Point:
+    """Each setting from one of two parents."""
+    merged = {**first, **second}
+    return {name: rng.choice([parent[name] for parent in (first, second) if name in parent]) for name in merged}

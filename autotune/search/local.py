@@ -47,13 +47,17 @@ def parents_of(records: Sequence[TrialRecord], setting: Setting) -> list[TrialRe
 
 
 def mutate(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random, count: int) -> Point:
-    """Change `count` parameters: a ladder moves by one to three steps, a choice to any other value."""
-    changed = dict(point)
+    """Change `count` parameters: a ladder moves by one to three steps, a choice to any other value.
+
+    A parameter that becomes active by a change gets a random value.
+    """
+    changed = {**screen.random_point(rng), **point}
     movable = [parameter for parameter in screen.space.parameters if len(parameter.values) > 1]
-    for parameter in rng.sample(movable, min(count, len(movable))):
+    active = [parameter for parameter in movable if parameter.name in point] or movable
+    for parameter in rng.sample(active, min(count, len(active))):
         values = list(parameter.values)
-        if parameter.name not in changed or changed[parameter.name] not in values or not parameter.ordered:
-            others = [value for value in values if value != changed.get(parameter.name, ...)]
+        if not parameter.ordered or changed[parameter.name] not in values:
+            others = [value for value in values if value != changed[parameter.name]]
             changed[parameter.name] = rng.choice(others)
             continue
         index = values.index(changed[parameter.name])

@@ -114,9 +114,9 @@ class StudyProposer:
 
     def _expert(self, tried: Tried) -> Proposal | None:
         for expert in self._experts:
-            candidate = self._setting.screen.candidate(dict(expert.point), tried)
+            candidate = self._setting.screen.candidate(expert.point, tried)
             if candidate.admitted:
-                return candidate.proposal("expert", expert.note)
+                return candidate.proposal("expert", ": ".join(part for part in (expert.name, expert.note) if part))
         return None
 
 

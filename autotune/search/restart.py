@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from autotune.outcome import Measured, TrialRecord
-from autotune.space.config import EngineConfig
+from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
+from autotune.search.screen import Key, Point
+from autotune.space.config import EngineConfig, FrozenValue
+
+if TYPE_CHECKING:
+    from autotune.search.proposer import Setting
+
+NEW_COMPILE = 1.25
+"""A start that takes so much longer than the quickest ones is taken for one that compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,7 @@ class CostModel:
         start: a new process whose kernels are compiled already.
         compile: what a compilation adds.
         live: changing settings on a running engine.
-        measure: all load levels and the quality gate.
+        measure: warm-up, all load levels and the quality gate.
     """
 
     start: float = 75.0
@@ -28,20 +38,139 @@ class CostModel:
 
     @classmethod
     def learnt(cls, history: Sequence[TrialRecord], prior: CostModel) -> CostModel:
-        """The prior, with medians of what was seen instead."""
-        starts = [stage(record, "start") for record in history if record.restarted and stage(record, "start") > 0]
-        lives = [stage(record, "start") for record in history if not record.restarted]
-        measured = [
-            stage(record, "warmup") + stage(record, "measure") + stage(record, "quality")
-            for record in history
-            if isinstance(record.outcome, Measured)
-        ]
+        """The prior, with medians of what was seen in its place."""
+        done = [record for record in history if isinstance(record.outcome, Measured)]
+        starts = [seconds for record in done if record.restarted and (seconds := stage(record, "start")) > 0]
+        lives = [seconds for record in done if not record.restarted and (seconds := stage(record, "start")) > 0]
+        measured = [seconds for record in done if (seconds := _measuring(record)) > 0]
+        quick = min(starts, default=prior.start)
+        warm = [seconds for seconds in starts if seconds <= NEW_COMPILE * quick]
+        cold = [seconds for seconds in starts if seconds > NEW_COMPILE * quick]
+        start = statistics.median(warm) if warm else prior.start
         return cls(
-            start=statistics.median(starts) if starts else prior.start,
-            compile=max(starts) - statistics.median(starts) if len(starts) > 3 else prior.compile,
+            start=start,
+            compile=statistics.median(cold) - start if cold else (prior.compile if len(starts) < 2 else 0.0),
             live=statistics.median(lives) if lives else prior.live,
-            measure=statistics.median(measured) if measured and max(measured) > 0 else prior.measure,
+            measure=statistics.median(measured) if measured else prior.measure,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """The engine that the latest measured trial left behind.
+
+    Attributes:
+        started: the configuration of its start; live settings cannot exceed it.
+    """
+
+    started: EngineConfig
+
+    def reaches(self, config: EngineConfig, live: Collection[str]) -> bool:
+        """`config` is a live change away: same restart key, no live setting above what the engine started with."""
+        if not live or self.started.restart_key(live) != config.restart_key(live):
+            return False
+        before, after = self.started.split(live)[1], config.split(live)[1]
+        return before.keys() == after.keys() and all(_at_most(after[name], before[name]) for name in after)
+
+
+def _at_most(value: object, limit: object) -> bool:
+    return isinstance(value, int | float) and isinstance(limit, int | float) and value <= limit
+
+
+class PointCosts:
+    """Costs of points at one moment of a study, without making a configuration of each."""
+
+    def __init__(self, setting: Setting, history: Sequence[TrialRecord]) -> None:
+        self._screen, self._live = setting.screen, setting.live
+        self._model = CostModel.learnt(history, setting.costs)
+        running = running_engine(history) if setting.live else None
+        self._running = self._locate(running.started) if running is not None else None
+        started = (record for record in history if not isinstance(record.outcome, Broken))
+        points = (record.proposal.point or self._locate(record.config) for record in started)
+        self._compiled = frozenset(self._group(point) for point in points if point is not None)
+
+    def kind(self, key: Key) -> str:
+        """`live change`, `new process` or `new process and compilation`."""
+        if self._running is not None and self._reaches(key):
+            return "live change"
+        return "new process" if self._group(key) in self._compiled else "new process and compilation"
+
+    def seconds(self, key: Key, chance: float = 1.0) -> float:
+        """Expected seconds of a trial; a configuration that fails at its start (1 - `chance`) is not measured."""
+        kind = self.kind(key)
+        if kind == "live change":
+            return self._model.live + self._model.measure
+        start = self._model.start + (self._model.compile if kind == "new process and compilation" else 0.0)
+        return start + chance * self._model.measure
+
+    def siblings(self, rng: random.Random, count: int) -> list[Point]:
+        """What the running engine can become without a restart; a random choice where that is much."""
+        if self._running is None:
+            return []
+        point, space = dict(self._running), self._screen.space
+        names = [name for name in point if name in self._live and space.by_name[name].ordered]
+        axes = [_up_to(space.by_name[name].values, point[name]) for name in names]
+        if not names:
+            return []
+        combinations = list(itertools.islice(itertools.product(*axes), 4096))
+        chosen = combinations if len(combinations) <= count else rng.sample(combinations, count)
+        return [{**point, **dict(zip(names, values, strict=True))} for values in chosen]
+
+    def _reaches(self, key: Key) -> bool:
+        assert self._running is not None
+        if self._group(key) != self._group(self._running):
+            return False
+        limits = dict(self._running)
+        return all(_at_most(value, limits.get(name)) for name, value in key if name in self._live)
+
+    def _group(self, key: Key) -> Key:
+        return tuple(item for item in key if item[0] not in self._live)
+
+    def _locate(self, config: EngineConfig) -> Key | None:
+        point = self._screen.space.point_of(config)
+        return self._screen.key(point) if point is not None else None
+
+
+def _up_to(values: Sequence[FrozenValue], limit: FrozenValue) -> Sequence[FrozenValue]:
+    return values[: values.index(limit) + 1] if limit in values else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """How well a study used its GPUs.
+
+    Attributes:
+        configurations_per_gpu_hour: measured configurations.
+        points_per_gpu_hour: measured load levels.
+        measuring_share: share of GPU time in warm-up and measured windows.
+        gpu_hours: GPU time of all trials.
+        restarts: engine starts.
+        live_changes: trials on an engine that was already running.
+    """
+
+    configurations_per_gpu_hour: float
+    points_per_gpu_hour: float
+    measuring_share: float
+    gpu_hours: float
+    restarts: int
+    live_changes: int
+
+
+def efficiency(history: Sequence[TrialRecord]) -> Efficiency:
+    """Points per GPU hour and share of time measuring. A trial without GPUs counts as one device."""
+    hours = sum(record.seconds * max(record.gpus, 1) for record in history) / 3600
+    measuring = sum((stage(one, "warmup") + stage(one, "measure")) * max(one.gpus, 1) for one in history) / 3600
+    loads = [record.outcome.load for record in history if isinstance(record.outcome, Measured)]
+    points = sum(1 for load in loads for level in load.levels if not level.invalid)
+    ran = [record for record in history if not (isinstance(record.outcome, Infeasible) and not record.outcome.started)]
+    return Efficiency(
+        configurations_per_gpu_hour=len(loads) / hours if hours > 0 else 0.0,
+        points_per_gpu_hour=points / hours if hours > 0 else 0.0,
+        measuring_share=measuring / hours if hours > 0 else 0.0,
+        gpu_hours=hours,
+        restarts=sum(record.restarted for record in ran),
+        live_changes=sum(not record.restarted for record in ran),
+    )
 
 
 def stage(record: TrialRecord, name: str) -> float:
@@ -49,12 +178,18 @@ def stage(record: TrialRecord, name: str) -> float:
     return dict(record.stage_seconds).get(name, 0.0)
 
 
-def running_group(history: Sequence[TrialRecord], live: Collection[str]) -> EngineConfig | None:
-    """The configuration that the engine of the latest record was started with, if that engine can still be running."""
+def running_engine(history: Sequence[TrialRecord]) -> RunningEngine | None:
+    """The engine that can still be running after the last record: the latest start, if nothing has failed since."""
     started: EngineConfig | None = None
     for record in history:
+        if isinstance(record.outcome, Infeasible) and not record.outcome.started:
+            continue
         if not isinstance(record.outcome, Measured):
             started = None
         elif record.restarted:
             started = record.config
-    return started
+    return RunningEngine(started) if started is not None else None
+
+
+def _measuring(record: TrialRecord) -> float:
+    return stage(record, "warmup") + stage(record, "measure") + stage(record, "quality")

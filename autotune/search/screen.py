@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from autotune.space.space import SearchSpace
 
 Point: TypeAlias = dict[str, FrozenValue]
+Key: TypeAlias = tuple[tuple[str, FrozenValue], ...]
+"""A canonical point: active parameters only, by name."""
 Refuse: TypeAlias = Callable[[EngineConfig], "str | None"]
 """Reason why a configuration need not be started, or None. Costs nothing compared with a trial."""
 
@@ -22,7 +24,7 @@ Refuse: TypeAlias = Callable[[EngineConfig], "str | None"]
 class Candidate:
     """A point of the space with its configuration; `refusal` is None for one that may be proposed."""
 
-    point: tuple[tuple[str, FrozenValue], ...]
+    point: Key
     config: EngineConfig
     refusal: str | None = None
     duplicate: bool = False
@@ -42,40 +44,53 @@ class Screen:
         self.space = space
         self.base = base
         self._refuse = refuse
-        self._configs: dict[tuple[tuple[str, FrozenValue], ...], tuple[EngineConfig, str | None]] = {}
+        self._configs: dict[Key, EngineConfig] = {}
+        self._legal: dict[Key, str | None] = {}
         self._refusals: dict[str, str | None] = {}
 
     def candidate(self, point: Mapping[str, FrozenValue], tried: Tried) -> Candidate:
         """Judge a point completely, the preflight's refusal included."""
-        draft = self.draft(point, tried)
-        if draft.refusal is not None:
-            return draft
-        return Candidate(draft.point, draft.config, self.refusal(draft.config))
-
-    def draft(self, point: Mapping[str, FrozenValue], tried: Tried) -> Candidate:
-        """Judge a point without asking the preflight."""
-        canonical = tuple(sorted(self.space.canonical(point).items()))
-        if canonical not in self._configs:
-            violations = self.space.violations(dict(canonical))
-            config = self.space.config(dict(canonical), self.base)
-            self._configs[canonical] = (config, "; ".join(violations) or None)
-        config, refusal = self._configs[canonical]
-        if refusal is None:
-            refusal = tried.quarantined(config)
+        key = self.key(point)
+        config = self.config(key)
         duplicate = config.hash in tried.hashes
-        if refusal is None and duplicate:
-            refusal = "already tried"
-        return Candidate(canonical, config, refusal, duplicate)
+        refusal = self.illegal(key) or tried.quarantined(config) or ("already tried" if duplicate else None)
+        return Candidate(key, config, refusal or self._refused(config), duplicate)
 
-    def refusal(self, config: EngineConfig) -> str | None:
+    def key(self, point: Mapping[str, FrozenValue]) -> Key:
+        """The canonical point; active parameters without a value get their middle step (a choice its first value)."""
+        known = point
+        while True:
+            active = self.space.active(known)
+            missing = [name for name in active if name not in known]
+            if not missing:
+                return tuple((name, known[name]) for name in sorted(active))
+            known = {**known, **{name: self._default(name) for name in missing}}
+
+    def illegal(self, key: Key) -> str | None:
+        """The relations of the space that a canonical point breaks, or None."""
+        if key not in self._legal:
+            self._legal[key] = "; ".join(self.space.violations(dict(key))) or None
+        return self._legal[key]
+
+    def config(self, key: Key) -> EngineConfig:
+        """The complete configuration of a canonical point."""
+        if key not in self._configs:
+            self._configs[key] = self.space.config(dict(key), self.base)
+        return self._configs[key]
+
+    def random_point(self, rng: random.Random) -> Point:
+        """Every parameter drawn uniformly; inactive ones fall away when the point is judged."""
+        return {parameter.name: rng.choice(parameter.values) for parameter in self.space.parameters}
+
+    def _refused(self, config: EngineConfig) -> str | None:
         """The preflight's answer, asked once per configuration."""
         if config.hash not in self._refusals:
             self._refusals[config.hash] = self._refuse(config)
         return self._refusals[config.hash]
 
-    def random_point(self, rng: random.Random) -> Point:
-        """Every parameter drawn uniformly; inactive ones fall away when the point is judged."""
-        return {parameter.name: rng.choice(parameter.values) for parameter in self.space.parameters}
+    def _default(self, name: str) -> FrozenValue:
+        parameter = self.space.by_name[name]
+        return parameter.values[len(parameter.values) // 2 if parameter.ordered else 0]
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,7 @@ class Tried:
     """Configurations that are not to be proposed again, and values that fail whatever else is set."""
 
     hashes: frozenset[str]
-    quarantine: tuple[tuple[tuple[str, FrozenValue], ...], ...] = ()
+    quarantine: tuple[Key, ...] = ()
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord], running: Sequence[Proposal] = ()) -> Tried:

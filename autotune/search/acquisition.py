@@ -1,0 +1,130 @@
+"""How much a candidate is expected to add, from models of what was measured so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.outcome import Measured, TrialRecord
+from autotune.search.features import Features
+from autotune.search.front import front_of, losses_of
+from autotune.search.objectives import Objectives
+from autotune.search.surrogate import MOST_POINTS, Surrogate
+from autotune.space.config import FrozenValue
+
+Array = NDArray[np.float64]
+
+DIRECTIONS = 96
+DRAWS = 24
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A record at a point of the space."""
+
+    record: TrialRecord
+    point: Mapping[str, FrozenValue]
+
+
+class Expectation:
+    """Models of every objective and every limit, fitted to the samples of a study."""
+
+    def __init__(self, samples: Sequence[Sample], features: Features, objectives: Objectives, seed: int) -> None:
+        self._features = features
+        self._objectives = objectives
+        kept = _most_telling(samples, objectives)
+        measured = [one for one in kept if objectives.values(one.record) is not None]
+        self._rng = np.random.default_rng(seed)
+        self._losses = losses_of([one.record for one in measured], objectives)
+        rows = features.encode([one.point for one in measured])
+        self._models = [
+            Surrogate(rows, self._losses[:, column], features.categorical) for column in range(self._losses.shape[1])
+        ]
+        self._limits = self._fit_limits(kept, measured)
+        front = front_of([one.record for one in measured], objectives)
+        self._front = self._smooth(measured, front)
+        self._reference = self._make_reference()
+
+    def _smooth(self, measured: Sequence[Sample], front: Sequence[TrialRecord]) -> Array:
+        """The front without the luck of its measurements: what the models say of its members."""
+        numbers = {record.number for record in front}
+        rows = self._features.encode([one.point for one in measured if one.record.number in numbers])
+        if not numbers:
+            return np.empty((0, len(self._models)))
+        return np.column_stack([model.predict(rows)[0] for model in self._models])
+
+    def _fit_limits(self, kept: Sequence[Sample], measured: Sequence[Sample]) -> list[Surrogate]:
+        """One model per limit that was ever broken. SLOs are modelled by size, the gate and crashes by yes or no."""
+        rows = np.asarray([self._objectives.constraints(one.record) for one in kept]).reshape(len(kept), -1)
+        encoded = self._features.encode([one.point for one in kept])
+        ran = np.asarray([isinstance(one.record.outcome, Measured) for one in kept])
+        models: list[Surrogate] = []
+        last = rows.shape[1] - 1
+        for column in range(rows.shape[1]):
+            use = np.ones(len(kept), dtype=np.bool_) if column == last else ran
+            values = rows[use, column]
+            if len(values) == 0 or not (values > 0).any():
+                continue
+            targets = np.where(values > 0, 1.0, -1.0) if column >= last - 1 else np.clip(values, -1.5, 1.5)
+            models.append(Surrogate(encoded[use], targets, self._features.categorical, noise=0.2))
+        return models
+
+    def _make_reference(self) -> Array:
+        """Worse than the front's ends by half of the front's extent (at least by a factor of 1.3)."""
+        rows = self._front if len(self._front) else self._losses
+        worst, best = rows.max(axis=0), rows.min(axis=0)
+        return np.asarray(worst + np.maximum(0.5 * (worst - best), math.log(1.3)))
+
+    def feasible(self, encoded: Array) -> Array:
+        """Chance that every limit holds."""
+        chance = np.ones(len(encoded))
+        for model in self._limits:
+            mean, deviation = model.predict(encoded)
+            chance *= 0.5 * (1 - _erf(mean / np.sqrt(2 * (deviation**2 + 0.05))))
+        return chance
+
+    def gain(self, points: Sequence[Mapping[str, FrozenValue]]) -> tuple[Array, Array]:
+        """Expected gain of the feasible hypervolume per candidate, and its chance to be feasible.
+
+        The hypervolume is the mean over directions of the farthest point along each (Zhang and Golovin 2020); that
+        costs the same in any number of objectives. Candidates are judged one by one.
+        """
+        encoded = self._features.encode(points)
+        chance = self.feasible(encoded)
+        predictions = [model.predict(encoded) for model in self._models]
+        count = len(self._models)
+        directions = np.abs(self._rng.normal(size=(DIRECTIONS, count)))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        reached = self._lengths(self._front, directions).max(axis=0) if len(self._front) else np.zeros(DIRECTIONS)
+        total = np.zeros(len(points))
+        for _ in range(DRAWS):
+            draw = np.column_stack([mean + deviation * self._rng.normal() for mean, deviation in predictions])
+            lengths = self._lengths(draw, directions)
+            total += np.maximum(lengths**count - reached**count, 0.0).mean(axis=1)
+        return total / DRAWS * chance, chance
+
+    def _lengths(self, losses: Array, directions: Array) -> Array:
+        """How far each row reaches from the reference along each direction. Shape: rows, directions."""
+        room = np.maximum(self._reference - losses, 0.0)
+        lengths = np.full((len(losses), len(directions)), np.inf)
+        for column in range(losses.shape[1]):
+            np.minimum(lengths, room[:, column, None] / directions[None, :, column], out=lengths)
+        return lengths
+
+
+def _most_telling(samples: Sequence[Sample], objectives: Objectives) -> list[Sample]:
+    """All of them, or the best two thirds and the latest third of what a model can hold."""
+    if len(samples) <= MOST_POINTS:
+        return list(samples)
+    ranked = sorted(range(len(samples)), key=lambda index: objectives.rank(samples[index].record))
+    chosen = set(ranked[: 2 * MOST_POINTS // 3])
+    for index in range(len(samples) - 1, -1, -1):
+        if len(chosen) >= MOST_POINTS:
+            break
+        chosen.add(index)
+    return [samples[index] for index in sorted(chosen)]
