@@ -16,13 +16,14 @@ from autotune.space.space import Parameter
 def spaces(
     name: Annotated[str | None, typer.Argument(help="Show the settings of this one (a name or a path).")] = None,
     gpus: Annotated[int, typer.Option(help="GPUs of a trial, which decide the layouts; 0 for the CPU engine.")] = 1,
+    experts: Annotated[int, typer.Option(help="Experts of the model, for the layouts; 0 for a dense one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the search spaces, your own and the shipped ones, or the settings of one."""
     if name is None:
         _list(as_json)
     else:
-        _show(name, gpus, as_json)
+        _show(name, SpaceContext(gpus=gpus, model={"num_experts": experts or None}), as_json)
 
 
 def _list(as_json: bool) -> None:
@@ -40,8 +41,8 @@ def _list(as_json: bool) -> None:
     Console().print(table)
 
 
-def _show(name: str, gpus: int, as_json: bool) -> None:
-    space = load_space(name, SpaceContext(gpus=gpus))
+def _show(name: str, context: SpaceContext, as_json: bool) -> None:
+    space = load_space(name, context)
     if as_json:
         rows = [
             {"name": p.name, "kind": p.kind, "values": p.values, "when": p.when.text if p.when else None}

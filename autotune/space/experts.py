@@ -140,10 +140,11 @@ def _place(entry: ExpertSpec, space: SearchSpace, context: SpaceContext) -> Expe
     violations = space.violations(point)
     if violations:
         return violations[0]
+    # Where null is the value, the entry spelled out what vLLM does anyway.
     snapped = [
         f"{name} {args[name]} became {point[name]}"
         for name in sorted(args)
-        if name in point and point[name] != args[name]
+        if point.get(name) is not None and point[name] != args[name]
     ]
     notes += [f"Snapped: {', '.join(snapped)}."] if snapped else []
     notes += [f"Not tuned here: {', '.join(ignored)}."] if ignored else []

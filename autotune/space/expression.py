@@ -9,8 +9,9 @@ Names are vLLM's arguments, the space's parameters, or facts (`model.num_experts
 
 `null` means "not given", so vLLM's default applies and we do not know it. Arithmetic with null is null; an order
 comparison with null is null; `and`, `or` and `not` are Kleene's. Equality of a name with a literal is plain
-(`quantization == "fp8"` is false where it is not given), any other equality is null where one side is. A `require` that comes out as null holds; a `when` that
-comes out as null does not switch its parameter on; a `derive` that comes out as null sets nothing.
+(`quantization == "fp8"` is false where it is not given), any other equality is null where one side is. A `require`
+that comes out as null holds; a `when` that comes out as null does not switch its parameter on; a `derive` that comes
+out as null sets nothing.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def parse_expression(text: str) -> Expr:
     except UnexpectedEOF as error:
         raise _error(text, len(text) + 1, "ends too early") from error
     except UnexpectedInput as error:
-        raise _error(text, max(1, error.column), _unexpected(error)) from error
+        ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+        raise _error(text, len(text) + 1 if ended else max(1, error.column), _unexpected(error)) from error
     except _MisfitError as error:
         raise _error(text, error.column, error.message) from error
     except VisitError as error:
