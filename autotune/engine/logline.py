@@ -15,9 +15,11 @@ MAX_LINE_CHARS = 16_384
 """Longer lines are cut: a scheduler dump of megabytes says nothing in its tail."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+# grep -n, compose ("vllm-1  | "), a stamp of the container runtime, Kubernetes or journald, the journal's unit.
 _CONTAINER = re.compile(
-    r"^(?:[\w.-]+\s+\|\s?)?"
-    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] )?)?"
+    r"^(?:\d+:(?=\d{4}-|\())?(?:[A-Za-z][\w.-]*\s+\|\s?)?"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?:std(?:out|err) [FP] |\|\s?)?)?"
+    r"(?:(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?[\w.-]+ [\w.@-]+\[\d+\]: )?"
 )
 _FRAME_OF_A_VIEWER = re.compile(r"^[│|]\s?")
 _PROCESS = re.compile(r"^\((?P<process>[\w.:-]+(?:\s+[\w.=-]+)*?)\s+pid=(?P<pid>\d+)(?:,\s*ip=[^)]*)?\)\s?")

@@ -21,10 +21,7 @@ from autotune.engine.logline import MAX_LINE_CHARS, parse_line
         ("(VllmWorker rank=1 pid=7) ERROR 11-29 14:57:05 [a.py:9] x", "VllmWorker rank=1", "ERROR", "a.py", "x"),
         (
             "(APIServer pid=1) (EngineCore_0 pid=2) (VllmWorker TP0 pid=3) WARNING 09-07 11:25:27 [n.py:1] x",
-            "VllmWorker TP0",
-            "WARNING",
-            "n.py",
-            "x",
+            *("VllmWorker TP0", "WARNING", "n.py", "x"),
         ),
         (
             "(RayWorkerWrapper pid=3, ip=10.0.0.2) INFO 11-29 14:57:05 [a.py:9] x",
@@ -53,6 +50,16 @@ from autotune.engine.logline import MAX_LINE_CHARS, parse_line
             "core.py",
             "x",
         ),
+        (
+            "2026-05-01 21:17:45.026 | (EngineCore pid=187) ERROR 05-01 19:17:45 [core.py:1136] ValueError: x",
+            *("EngineCore", "ERROR", "core.py", "ValueError: x"),
+        ),
+        (
+            "411:2026-08-18T19:11:16+0200 sys0 vllm[76500]: (EngineCore pid=76500) ERROR 08-18 19:11:16 [core.py:13] x",
+            *("EngineCore", "ERROR", "core.py", "x"),
+        ),
+        ("Nov 29 10:00:00 host vllm[12]: ERROR 11-29 10:00:00 [a.py:9] x", "", "ERROR", "a.py", "x"),
+        ("12: not a stamp", "", "", "", "12: not a stamp"),
         ("Killed", "", "", "", "Killed"),
         ("", "", "", "", ""),
     ],
