@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.load.report import Estimate
 from autotune.outcome import Broken, Infeasible, Measured, Outcome
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.defaults import real_changes
 
 _UNITS = {"ms": "ms", "rps": "req/s"}
 
@@ -22,7 +23,7 @@ def value_text(value: FrozenValue) -> str:
 
 def changes_text(config: EngineConfig, baseline: EngineConfig, *, limit: int = 0) -> str:
     """What differs from the baseline, such as ``max_num_seqs=256 quantization=fp8``; `limit` characters at most."""
-    changes = config.changes_from(baseline)
+    changes = real_changes(config, baseline)
     text = " ".join(f"{change.name}={value_text(change.after)}" for change in changes) or "as the baseline"
     return text if not limit or len(text) <= limit else text[: limit - 1] + "…"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.space.config import FrozenValue
+from autotune.space.config import Change, EngineConfig, FrozenValue
 
 _BIG_CARD = 70 * 2**30
 _HUGE_CARD = 160 * 2**30
@@ -40,3 +40,37 @@ def engine_defaults(gpus: int, gpu_memory: int | None, card: str) -> dict[str, F
         "block_size": 16,
         "max_cudagraph_capture_size": 512,
     }
+
+
+STABLE: dict[str, FrozenValue] = {
+    "enable_chunked_prefill": True,
+    "enforce_eager": False,
+    "kv_cache_dtype": "auto",
+    "long_prefill_token_threshold": 0,
+    "scheduling_policy": "fcfs",
+    "data_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "tensor_parallel_size": 1,
+    "enable_expert_parallel": False,
+}
+"""Defaults that are the same for every card and every vLLM from 0.26 to 0.33: giving them changes nothing."""
+
+
+def real_changes(config: EngineConfig, baseline: EngineConfig) -> tuple[Change, ...]:
+    """What `config` changes, without arguments that only spell out vLLM's default."""
+    return tuple(change for change in config.changes_from(baseline) if not _spelt_out(change))
+
+
+def without_spelt_out(config: EngineConfig) -> EngineConfig:
+    """The same configuration in fewer words: arguments that equal vLLM's default are left out."""
+    kept = tuple((name, value) for name, value in config.args if name not in STABLE or STABLE[name] != value)
+    return EngineConfig(kept, config.env)
+
+
+def _spelt_out(change: Change) -> bool:
+    if change.name not in STABLE:
+        return False
+    default = STABLE[change.name]
+    before = default if change.before is None else change.before
+    after = default if change.after is None else change.after
+    return before == after
