@@ -45,6 +45,8 @@ __all__ = [
 
 HEAD_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 8 * 1024 * 1024
+SHORT_LINES = 200
+"""Beyond so many lines without one of an engine, a harmless sentence says nothing about the log any more."""
 SETTLE_LINES = 60
 """Lines after which a broad match is taken for final while the engine still runs."""
 
@@ -75,7 +77,8 @@ def classify(
     harmless = False
     for raw in read_log(log) if isinstance(log, Path) else log:
         scanner.feed(raw)
-        harmless = harmless or (scanner.recognised == 0 and is_harmless(raw))
+        if not harmless and not scanner.recognised and scanner.lines <= SHORT_LINES:
+            harmless = is_harmless(raw)
     return _conclude(scanner, exit_code, context or FailureContext(), says_something=harmless)
 
 
