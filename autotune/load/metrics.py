@@ -27,6 +27,7 @@ from autotune.errors import SpecError
 from autotune.load.bootstrap import Blocks
 from autotune.load.records import Flags, Floats, Records
 from autotune.load.report import Estimate
+from autotune.load.wire import UNFINISHED
 from autotune.spec.study import ObjectiveSpec, SloSpec
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
@@ -163,6 +164,9 @@ def latency_samples(records: Records, window: Window) -> dict[str, Samples]:
     first_in = planned if window.by_plan else window.holds(first)
     last_in = planned if window.by_plan else window.holds(last)
     # A request whose first token came counts for TTFT even when its end lies beyond the window, a failed one never.
+    # In open loop one that is still waiting counts with its wait so far, or a stuck server would look fast.
+    first = np.where(np.isnan(first) & planned & window.by_plan & (records.column("status") == UNFINISHED),
+                     records.column("end"), first)  # fmt: skip
     has_first = ~np.isnan(first) & ~records.failed & first_in
     done = ok & last_in & ~np.isnan(first)
     paced = done & (tokens > 1)

@@ -126,8 +126,8 @@ class Stream(asyncio.Protocol):
         self.now = perf_counter()
         self.transport = None
         if self.request is not None and not self.closing:
-            if self._done_seen:
-                self._complete()
+            if self._done_seen or (self._tail and b"[DONE]" in self._tail[-1]):
+                self._complete()  # a body without a length ends with the connection
             elif self._answered or not self.used or self.attempts >= 2:
                 where = f"after {len(self.chunk_log)} chunks" if self._answered else "before an answer"
                 self._fail(f"connection closed {where}")
@@ -218,7 +218,7 @@ class Stream(asyncio.Protocol):
             if self.first == self.first:  # the first token has been seen (not NaN)
                 self.chunk_log.append(self.now)
                 self._tail.append(event + separator)
-                if self.visible != self.visible and b'"content":"' in payload:
+                if self.visible != self.visible and b'"content"' in payload:
                     self._look_for_visible(payload)
             else:
                 self._before_first_token(event, payload)

@@ -1,0 +1,394 @@
+"""Who sends what when: the slots of a closed loop, the schedule of an open one, and the books of a client process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import ssl
+import struct
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from time import perf_counter, process_time
+from typing import cast
+
+from autotune.load.stream import NAN, Record, Stream
+from autotune.load.wire import (
+    FAILED,
+    MESSAGE,
+    OK,
+    REQUESTS,
+    RESULTS,
+    UNFINISHED,
+    JsonValue,
+    WireRequest,
+    frame,
+    message,
+    unpack_requests,
+)
+
+BEAT = 0.01
+"""Seconds between two heartbeats of the loop; their delay is the loop lag."""
+RETRY_DELAY = 0.1
+"""Seconds that a slot rests after an error, so that a failing server is not flooded."""
+SPARE_CONNECTIONS = 8
+"""Open-loop connections kept ready beyond those in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to reach the server and how to load it."""
+
+    host: str
+    port: int
+    tls: bool
+    slots: int
+    open_loop: bool
+    timeout: float
+    tick: float
+
+
+class Dispatcher:
+    """All connections of one client process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.control: asyncio.Transport | None = None
+        self.setup = Setup("127.0.0.1", 0, False, 1, False, 300.0, 0.1)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.queue: deque[tuple[WireRequest, list[WireRequest]]] = deque()
+        self.idle: list[Stream] = []
+        self.busy: dict[Stream, None] = {}
+        self.opening = 0
+        self.running = self.started = False
+        self.start = 0.0
+        self.records: list[Record] = []
+        self.logs: list[array[float]] = []
+        self.errors: dict[str, int] = {}
+        self.lags = array("d")
+        self.first_tokens: list[float] = []
+        self.counts = {"sent": 0, "finished": 0, "failed": 0, "starved": 0, "retried": 0, "tokens": 0}
+        self.timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self.beat_due = 0.0
+        self.tick_due = 0.0
+        self.waiting_slots = 0
+        self.cpu = 0.0
+
+    # -- control ------------------------------------------------------------------------------------------------
+
+    def tell(self, data: bytes) -> None:
+        """Write a frame to the driver."""
+        if self.control is not None:
+            self.control.write(data)
+
+    async def handle(self, kind: int, payload: bytes) -> None:
+        """Do what one frame asks."""
+        if kind == REQUESTS:
+            self.take(unpack_requests(payload))
+            return
+        fields = cast("dict[str, JsonValue]", json.loads(payload)) if kind == MESSAGE else {}
+        command = fields.pop("command", "")
+        if command == "open":
+            await self.open(Setup(**fields))  # type: ignore[arg-type]
+        elif command == "go":
+            self.go(float(cast(float, fields["start"])))
+        elif command == "stop":
+            self.tell(frame(RESULTS, self.stop()))
+        elif command == "quit":
+            self.loop.stop()
+
+    def take(self, requests: list[WireRequest]) -> None:
+        """Add requests to the queue; turns of a conversation stay together."""
+        for item in requests:
+            if item.follows and self.queue:
+                self.queue[-1][1].append(item)
+            else:
+                self.queue.append((item, []))
+        if self.running:
+            self.feed()
+
+    async def open(self, setup: Setup) -> None:
+        """Open the connections of a level before its load begins."""
+        self._reset()
+        self.setup = setup
+        failed = ""
+        for first in range(0, setup.slots, 64):
+            wave = min(64, setup.slots - first)
+            results = await asyncio.gather(*(self._connect() for _ in range(wave)), return_exceptions=True)
+            faults = [item for item in results if isinstance(item, BaseException)]
+            self.idle += [item for item in results if isinstance(item, Stream)]
+            if faults:
+                failed = str(faults[0]) or type(faults[0]).__name__
+                break
+        self.tell(message({"event": "open", "connections": len(self.idle), "failed": failed}))
+
+    async def _connect(self) -> Stream:
+        context = ssl.create_default_context() if self.setup.tls else None
+        _, stream = await asyncio.wait_for(
+            self.loop.create_connection(
+                lambda: Stream(self),
+                self.setup.host,
+                self.setup.port,
+                ssl=context,
+                server_hostname=self.setup.host if context else None,
+            ),
+            timeout=10,
+        )
+        return stream
+
+    def go(self, start: float) -> None:
+        """Begin: time zero of the plan is `start` on CLOCK_MONOTONIC."""
+        self.running = True
+        self.start = start
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self.cpu = process_time()
+        now = perf_counter()
+        self.beat_due = now + BEAT
+        self.tick_due = now + self.setup.tick
+        self.loop.call_later(BEAT, self._beat)
+        self.waiting_slots = 0 if self.setup.open_loop else len(self.idle)
+        self.loop.call_later(max(0.0, start - now), self._begin)
+
+    def _begin(self) -> None:
+        # The loop's timers have steps of a millisecond and may be early by one.
+        if perf_counter() < self.start:
+            self.loop.call_soon(self._begin)
+            return
+        self.started = True
+        self.feed()
+
+    def stop(self) -> bytes:
+        """End the load: cancel what runs and return everything measured."""
+        self.running = False
+        cpu = process_time() - self.cpu
+        now = perf_counter()
+        if self.timer is not None:
+            self.timer.cancel()
+        for stream in list(self.busy):
+            if stream.pending is not None:
+                stream.end = now
+                self._keep(stream, UNFINISHED, "")
+            stream.abort()
+        for stream in self.idle:
+            stream.abort()
+        # Planned but never sent although their time had come: the client or the server could not take them.
+        overdue = 0
+        if self.setup.open_loop:
+            overdue = sum(1 for item, _ in self.queue if self.start + item.due < now)
+        header: dict[str, JsonValue] = {
+            "start": self.start, "stopped": now, "cpu": cpu, "overdue": overdue,
+            "errors": list(self.errors), "error_counts": list(self.errors.values()),
+            "records": len(self.records), "chunks": sum(len(log) for log in self.logs), "lags": len(self.lags),
+            **self.counts,
+        }  # fmt: skip
+        text = json.dumps(header).encode()
+        rows = array("d", (value for record in self.records for value in record))
+        parts = [struct.pack("<I", len(text)), text, rows.tobytes()]
+        parts += [log.tobytes() for log in self.logs]
+        parts.append(self.lags.tobytes())
+        self._reset()
+        gc.enable()
+        gc.unfreeze()
+        return b"".join(parts)
+
+    # -- load ---------------------------------------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """Send what may be sent now."""
+        if not self.running or not self.started:
+            return
+        if self.setup.open_loop:
+            self._feed_schedule()
+            return
+        while self.waiting_slots and self.queue and self.idle:
+            self.waiting_slots -= 1
+            first, followers = self.queue.popleft()
+            self._send(self.idle.pop(), first, followers, NAN)
+
+    def _feed_schedule(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        while self.queue:
+            due = self.start + self.queue[0][0].due
+            wait = due - perf_counter()
+            if wait > 0:
+                # The loop's timers have steps of a millisecond: sleep short of it, then go round the loop.
+                self.timer = (
+                    self.loop.call_later(wait - 0.001, self._feed_schedule)
+                    if wait > 0.001
+                    else self.loop.call_soon(self._feed_schedule)
+                )
+                return
+            first, followers = self.queue.popleft()
+            if self.idle:
+                self._send(self.idle.pop(), first, followers, due)
+            else:
+                self._send_on_new(first, followers, due)
+            if len(self.idle) + self.opening < SPARE_CONNECTIONS:
+                self._open_spare()
+
+    def _send(self, stream: Stream, request: WireRequest, followers: list[WireRequest], due: float) -> None:
+        self.busy[stream] = None
+        self.counts["sent"] += 1
+        stream.followers = followers
+        stream.send(request, due)
+
+    def _spawn(self, work: asyncio.Task[None]) -> None:
+        self.opening += 1
+        work.add_done_callback(self._spawned)
+
+    def _spawned(self, work: asyncio.Task[None]) -> None:
+        self.opening -= 1
+
+    def _open_spare(self) -> None:
+        async def connect() -> None:
+            while self.running:
+                with contextlib.suppress(OSError, TimeoutError):
+                    stream = await self._connect()
+                    self.idle.append(stream)
+                    self.feed()
+                    return
+                await asyncio.sleep(RETRY_DELAY)
+
+        self._spawn(self.loop.create_task(connect()))
+
+    def _send_on_new(self, request: WireRequest, followers: list[WireRequest], due: float, attempts: int = 0) -> None:
+        async def connect() -> None:
+            try:
+                stream = await self._connect()
+            except (OSError, TimeoutError) as error:
+                stream = Stream(self)
+                stream.request, stream.due, stream.sent = request, due, perf_counter()
+                self.busy[stream] = None
+                self.counts["sent"] += 1
+                stream.fail(f"cannot connect: {error or type(error).__name__}")
+                return
+            if not self.running:
+                stream.abort()
+                return
+            stream.request, stream.attempts = (request if attempts else None), attempts
+            self._send(stream, request, followers, due)
+
+        self._spawn(self.loop.create_task(connect()))
+
+    # -- what streams report ------------------------------------------------------------------------------------
+
+    def on_first_token(self, stream: Stream) -> None:
+        self.first_tokens.append(stream.first - (stream.due if stream.due == stream.due else stream.sent))
+
+    def on_done(self, stream: Stream, status: float, error: str) -> None:
+        if not self.running:
+            return
+        request = stream.request
+        self._keep(stream, status, error)
+        self.busy.pop(stream, None)
+        stream.used = True
+        stream.request = None
+        followers, stream.followers = stream.followers, []
+        alive = stream.transport is not None and not stream.closing
+        if status == OK:
+            if followers and alive:
+                due = stream.end if self.setup.open_loop else NAN
+                self._send(stream, followers[0], followers[1:], due)
+                return
+            self._release(stream, alive)
+        else:
+            if alive:
+                stream.abort()
+            if not self.setup.open_loop:
+                self.loop.call_later(RETRY_DELAY, self._release, stream, False)
+        assert request is not None
+
+    def _release(self, stream: Stream, alive: bool) -> None:
+        """A slot is free; use it again, with a new connection where the old one is gone."""
+        if not self.running:
+            return
+        if self.setup.open_loop:
+            if alive:
+                self.idle.append(stream)
+            return
+        if not self.queue:
+            self.counts["starved"] += 1
+        if alive and self.queue:
+            first, followers = self.queue.popleft()
+            self._send(stream, first, followers, NAN)
+        elif alive:
+            self.idle.append(stream)
+            self.waiting_slots += 1
+        elif self.queue:
+            first, followers = self.queue.popleft()
+            self._send_on_new(first, followers, NAN)
+        else:
+            self.waiting_slots += 1
+            self._open_spare()
+
+    def on_lost(self, stream: Stream) -> None:
+        if stream in self.idle:
+            self.idle.remove(stream)
+            if self.running and not self.setup.open_loop:
+                self._open_spare()
+        request = stream.pending
+        if request is not None and self.running and not stream.closing and stream in self.busy:
+            self.busy.pop(stream)
+            self.counts["retried"] += 1
+            self.counts["sent"] -= 1
+            self._send_on_new(request, stream.followers, stream.due, stream.attempts)
+
+    def _keep(self, stream: Stream, status: float, error: str) -> None:
+        code = -1.0
+        if error:
+            text = error if error in self.errors or len(self.errors) < 50 else "other errors"
+            self.errors[text] = self.errors.get(text, 0) + 1
+            code = float(list(self.errors).index(text))
+        self.records.append(stream.record(status, code))
+        self.logs.append(stream.chunk_log)
+        self.counts["tokens"] += len(stream.chunk_log)
+        self.counts["finished"] += status == OK
+        self.counts["failed"] += status == FAILED
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        if not self.running:
+            return
+        now = perf_counter()
+        self.lags.append(now - self.beat_due)
+        if now >= self.tick_due:
+            self.tick_due = now + self.setup.tick
+            self._tick(now)
+        self.beat_due = now + BEAT
+        self.loop.call_later(BEAT, self._beat)
+
+    def _tick(self, now: float) -> None:
+        waits: list[JsonValue] = []
+        tokens = self.counts["tokens"]
+        late: list[Stream] = []
+        oldest = 0.0
+        for stream in self.busy:
+            tokens += len(stream.chunk_log)
+            reference = stream.due if stream.due == stream.due else stream.sent
+            oldest = min(oldest or reference, reference)
+            if now - stream.sent > self.setup.timeout:
+                late.append(stream)
+            elif stream.first != stream.first:
+                waits.append(now - reference)
+        for stream in late:
+            stream.fail(f"no end within {self.setup.timeout:g} s")
+        self.tell(
+            message(
+                {
+                    "event": "tick", "now": now, "queue": len(self.queue), "inflight": len(self.busy),
+                    "first_tokens": list(self.first_tokens), "waits": waits, "chunks": tokens, "oldest": oldest,
+                    "error": next(iter(self.errors), ""),
+                    "sent": self.counts["sent"], "finished": self.counts["finished"], "failed": self.counts["failed"],
+                }
+            )
+        )  # fmt: skip
+        self.first_tokens.clear()
