@@ -24,76 +24,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
-from lark.exceptions import LarkError, VisitError
-
 from autotune.errors import SpecError
 from autotune.space.config import FrozenValue, Scalar
+from autotune.space.syntax import MisfitError, Node, parse_tree
 
-MAX_LENGTH = 1000
-"""Longest expression, in characters."""
-MAX_DEPTH = 60
-"""Deepest nesting; keeps evaluation far from Python's recursion limit."""
-
-_GRAMMAR = r"""
-?start: expr
-?expr: either
-     | either "if" either "else" expr  -> if_else
-?either: both
-     | either "or" both                -> or_
-?both: negation
-     | both "and" negation             -> and_
-?negation: relation
-     | "not" negation                  -> not_
-?relation: sum
-     | sum COMPARE sum                 -> compare
-     | sum "in" sum                    -> in_
-     | sum "not" "in" sum              -> not_in
-     | sum "is" "null"                 -> is_null
-     | sum "is" "not" "null"           -> is_set
-     | sum "is" "set"                  -> is_set
-?sum: product
-     | sum ADD product                 -> binary
-?product: unary
-     | product MULTIPLY unary          -> binary
-?unary: atom
-     | "-" unary                       -> negative
-?atom: NUMBER                          -> number
-     | STRING                          -> string
-     | "true"                          -> true
-     | "false"                         -> false
-     | "null"                          -> null
-     | FUNCTION "(" [expr ("," expr)*] ")" -> call
-     | "[" [expr ("," expr)*] "]"      -> list_of
-     | NAME                            -> name
-     | "(" expr ")"
-COMPARE: "==" | "!=" | "<=" | ">=" | "<" | ">"
-ADD: "+" | "-"
-MULTIPLY: "*" | "//" | "/" | "%"
-FUNCTION.2: /(min|max|ceil|floor)(?=\s*\()/
-NUMBER: /[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?([A-Za-z]+)?/
-STRING: /"[^"\n]*"|'[^'\n]*'/
-NAME: /[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*/
-%ignore /\s+/
-"""
-
-_UNITS: dict[str, float] = {
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600,
-}  # fmt: skip
 Value: TypeAlias = FrozenValue
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of the syntax tree: an operation over operands, a literal (`value`) or a name (`text`)."""
-
-    kind: str
-    operands: tuple[Node, ...] = ()
-    text: str = ""
-    value: Value = None
-    column: int = 1
-    depth: int = 1
+MAX_SHOWN = 200
+"""Longest expression that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +55,7 @@ class Expr:
             return _evaluate(self.root, names)
         except (ArithmeticError, ValueError) as error:
             raise SpecError(f"`{self.text}`: {error}", hint="Check the numbers in it.") from error
-        except _MisfitError as error:
+        except MisfitError as error:
             raise _error(self.text, error.column, error.message) from error
 
     def holds(self, names: Mapping[str, Value]) -> bool | None:
@@ -155,122 +92,17 @@ def parse_expression(text: str) -> Expr:
     Raises:
         SpecError: with the position and what may stand there.
     """
-    if len(text) > MAX_LENGTH:
-        raise SpecError(f"an expression of {len(text)} characters", hint=f"At most {MAX_LENGTH} are read; split it.")
     try:
-        root = _parser().parse(text)
-    except UnexpectedEOF as error:
-        raise _error(text, len(text) + 1, "ends too early") from error
-    except UnexpectedInput as error:
-        ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
-        raise _error(text, len(text) + 1 if ended else max(1, error.column), _unexpected(error)) from error
-    except _MisfitError as error:
+        return Expr(text, parse_tree(text))
+    except MisfitError as error:
         raise _error(text, error.column, error.message) from error
-    except VisitError as error:
-        inner = error.orig_exc
-        column, message = (inner.column, inner.message) if isinstance(inner, _MisfitError) else (1, str(inner))
-        raise _error(text, column, message) from error
-    except (LarkError, ValueError, ArithmeticError) as error:
-        raise _error(text, 1, str(error)) from error
-    assert isinstance(root, Node)
-    return Expr(text, root)
-
-
-class _MisfitError(Exception):
-    """What was wrong, and at which column."""
-
-    def __init__(self, message: str, column: int) -> None:
-        super().__init__(message)
-        self.message, self.column = message, column
 
 
 def _error(text: str, column: int, message: str, hint: str = "") -> SpecError:
-    pointer = f"{text}\n  {' ' * (column - 1)}^" if "\n" not in text else text
+    if len(text) > MAX_SHOWN or "\n" in text:
+        return SpecError(f"column {column}: {message}", hint=hint or None)
+    pointer = f"{text}\n  {' ' * (column - 1)}^"
     return SpecError(f"column {column}: {message}", hint=f"{pointer}\n  {hint}".rstrip())
-
-
-def _unexpected(error: UnexpectedInput) -> str:
-    if isinstance(error, UnexpectedToken):
-        if error.token.type == "$END":
-            return "ends too early"
-        return f"{str(error.token)!r} cannot stand here"
-    if isinstance(error, UnexpectedCharacters):
-        return f"{error.char!r} cannot stand here"
-    return "cannot be read"
-
-
-class _Build(Transformer[Token, Node]):
-    """Makes nodes while parsing, bottom up, so that nothing recurses over a hostile text."""
-
-    def number(self, items: list[Token]) -> Node:
-        token = items[0]
-        digits = token.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        unit = token[len(digits) :]
-        factor = _UNITS.get(unit) if unit else 1
-        if factor is None:
-            raise _MisfitError(f"{unit!r} is no unit (there are {', '.join(_UNITS)})", token.column or 1)
-        plain = int(digits) if digits.isdigit() else float(digits)
-        return Node("literal", value=plain * factor, column=token.column or 1)
-
-    def string(self, items: list[Token]) -> Node:
-        return Node("literal", value=str(items[0][1:-1]), column=items[0].column or 1)
-
-    def true(self, _: list[Token]) -> Node:
-        return Node("literal", value=True)
-
-    def false(self, _: list[Token]) -> Node:
-        return Node("literal", value=False)
-
-    def null(self, _: list[Token]) -> Node:
-        return Node("literal", value=None)
-
-    def name(self, items: list[Token]) -> Node:
-        return Node("name", text=str(items[0]), column=items[0].column or 1)
-
-    def call(self, items: list[Token | Node | None]) -> Node:
-        token = items[0]
-        assert isinstance(token, Token)
-        inner = tuple(item for item in items[1:] if isinstance(item, Node))
-        single = token in ("ceil", "floor")
-        if not inner or (single and len(inner) != 1):
-            raise _MisfitError(f"{token} takes {'one value' if single else 'values'}", token.column or 1)
-        return _node("call", inner, str(token), token.column or 1)
-
-    def list_of(self, items: list[Node | None]) -> Node:
-        return _node("list", tuple(item for item in items if item is not None))
-
-    def compare(self, items: list[Node | Token]) -> Node:
-        return self._operator("compare", items)
-
-    def binary(self, items: list[Node | Token]) -> Node:
-        return self._operator("binary", items)
-
-    @staticmethod
-    def _operator(kind: str, items: list[Node | Token]) -> Node:
-        left, token, right = items
-        assert isinstance(left, Node) and isinstance(token, Token) and isinstance(right, Node)
-        return _node(kind, (left, right), str(token), token.column or 1)
-
-
-def _node(kind: str, operands: tuple[Node, ...], text: str = "", column: int = 0) -> Node:
-    depth = 1 + max((operand.depth for operand in operands), default=0)
-    place = column or (operands[0].column if operands else 1)
-    if depth > MAX_DEPTH:
-        raise _MisfitError(f"nested deeper than {MAX_DEPTH}", place)
-    return Node(kind, operands, text, None, place, depth)
-
-
-def _plain(kind: str) -> Callable[[_Build, list[Node]], Node]:
-    return lambda _self, items: _node(kind, tuple(items))
-
-
-for _kind in ("if_else", "or_", "and_", "not_", "in_", "not_in", "is_null", "is_set", "negative"):
-    setattr(_Build, _kind, _plain(_kind))
-
-
-@lru_cache(maxsize=1)
-def _parser() -> Lark:
-    return Lark(_GRAMMAR, parser="lalr", transformer=_Build(), maybe_placeholders=False)
 
 
 def _walk(node: Node) -> Iterable[Node]:
@@ -314,7 +146,7 @@ def _truth(node: Node, names: Mapping[str, Value]) -> bool | None:
     value = _evaluate(node, names)
     if value is None or isinstance(value, bool):
         return value
-    raise _MisfitError(f"{value!r} is neither true nor false", node.column)
+    raise MisfitError(f"{value!r} is neither true nor false", node.column)
 
 
 def _logic(node: Node, names: Mapping[str, Value]) -> bool | None:
@@ -346,13 +178,13 @@ def _operate(node: Node, values: list[Value]) -> Value:
 
 def _scalar(value: Value, node: Node) -> Scalar:
     if isinstance(value, tuple):
-        raise _MisfitError("a list in a list", node.column)
+        raise MisfitError("a list in a list", node.column)
     return value
 
 
 def _number(value: Value, node: Node) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _MisfitError(f"{value!r} is no number", node.column)
+        raise MisfitError(f"{value!r} is no number", node.column)
     return value
 
 
@@ -360,7 +192,7 @@ def _member(node: Node, value: Value, group: Value) -> bool | None:
     if group is None:
         return None
     if not isinstance(group, tuple):
-        raise _MisfitError(f"{group!r} is no list", node.column)
+        raise MisfitError(f"{group!r} is no list", node.column)
     return (value in group) is (node.kind == "in_")
 
 

@@ -172,9 +172,11 @@ class SearchSpace:
 
     def fixing(self, args: Mapping[str, FrozenValue]) -> SearchSpace:
         """This space without the parameters that `args` settles; expressions see the given values."""
+        layout = Layout.of(EngineConfig.of(args)).facts if _LAYOUT & args.keys() else {}
+        facts = tuple(sorted({**dict(self.facts), **layout}.items()))
         settled = {*args, *(p.name for p in self.parameters if p.kind == "layout" and _LAYOUT & args.keys())}
         kept = tuple(p for p in self.parameters if p.name not in settled)
-        return replace(self, parameters=kept, fixed=tuple(sorted({**dict(self.fixed), **args}.items())))
+        return replace(self, parameters=kept, facts=facts, fixed=tuple(sorted({**dict(self.fixed), **args}.items())))
 
     def _settle(self, point: Point) -> tuple[list[str], dict[str, FrozenValue]]:
         scope: dict[str, FrozenValue] = {**dict(self.facts), **dict(self.fixed)}

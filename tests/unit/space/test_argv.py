@@ -24,7 +24,8 @@ def values(argument: Argument) -> st.SearchStrategy[FrozenValue]:
     if argument.kind in ("switch", "true"):
         return st.booleans() if argument.kind == "switch" else st.just(True)
     if argument.choices:
-        one: st.SearchStrategy[FrozenValue] = st.sampled_from(argument.choices)
+        legal = [int(choice) if argument.type == "int" else choice for choice in argument.choices]
+        one: st.SearchStrategy[FrozenValue] = st.sampled_from(legal)
     elif argument.type in ("int", "size"):
         one = NUMBERS
     elif argument.type == "float":

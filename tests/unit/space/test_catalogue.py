@@ -45,7 +45,7 @@ def test_the_gpu_spaces_cover_the_settings_that_matter() -> None:
         "block_size", "async_scheduling", "max_model_len",
     }  # fmt: skip
     for name in SHIPPED:
-        if name != "cpu":
+        if name.startswith("h100"):
             assert wanted <= set(loaded(name).by_name), name
 
 

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import SpecError
-from autotune.space.expression import MAX_LENGTH, parse_expression
+from autotune.space.expression import parse_expression
+from autotune.space.syntax import MAX_LENGTH
 
 MEANINGS = [
     ("max_num_batched_tokens >= max_num_seqs", {"max_num_batched_tokens": 512, "max_num_seqs": 256}, True),

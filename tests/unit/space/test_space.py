@@ -172,6 +172,12 @@ def test_settings_that_the_study_fixes_are_no_longer_tuned() -> None:
     assert mine.fixing({"max_num_seqs": 7}).config({}, EMPTY).get("max_num_seqs") == 7
 
 
+def test_a_layout_that_the_study_fixes_counts_in_relations() -> None:
+    mine = space({"max_num_seqs": SEQS, "layout": ParameterSpec(layout=LayoutSpec())}, require=["gpus_used <= 2"])
+    assert mine.fixing({"tensor_parallel_size": 2}).violations({"max_num_seqs": 8}) == ()
+    assert mine.fixing({"tensor_parallel_size": 4}).violations({"max_num_seqs": 8}) != ()
+
+
 def test_an_unknown_parameter_in_a_point_is_refused() -> None:
     with pytest.raises(SpecError, match="no parameter nonsense"):
         space({"max_num_seqs": SEQS}).config({"nonsense": 1}, EMPTY)
