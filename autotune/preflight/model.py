@@ -34,6 +34,8 @@ class ModelFacts:
         kv_lora_rank: rank of compressed KV (multi-head latent attention).
         rope_head_dim: width of the rotary part beside it.
         q_lora_rank: rank of compressed queries.
+        nope_head_dim: width of a head's part without rotation (multi-head latent attention).
+        value_head_dim: width of a value head there.
         sliding_window: width of the attention window of windowed layers.
         windowed_layers: layers that see only that window.
         tied: embedding and output head share weights.
@@ -42,6 +44,9 @@ class ModelFacts:
         quantization_block: edge of a block with one scale.
         dtype: `bfloat16`, `float16` or `float32`.
         multimodal: has an image, audio or video tower.
+        vision_parameters: weights of the image or audio tower, as far as its configuration tells.
+        state_elements: numbers of the fixed state that one request keeps in all layers without attention.
+        longest: longest context that vLLM derives, with scaled rotary positions; 0 where the file does not say.
         weight_bytes: size of the weight files where they are local, else 0.
     """
 
@@ -63,6 +68,8 @@ class ModelFacts:
     kv_lora_rank: int = 0
     rope_head_dim: int = 0
     q_lora_rank: int = 0
+    nope_head_dim: int = 0
+    value_head_dim: int = 0
     sliding_window: int = 0
     windowed_layers: int = 0
     tied: bool = False
@@ -71,6 +78,9 @@ class ModelFacts:
     quantization_block: int = 0
     dtype: str = "bfloat16"
     multimodal: bool = False
+    vision_parameters: int = 0
+    state_elements: int = 0
+    longest: int = 0
     weight_bytes: int = 0
 
     @property
@@ -131,8 +141,27 @@ def read_model(model: str | Path) -> ModelFacts | None:
         raise SpecError(f"config.json cannot be read: {error}", file=folder / "config.json", key="model") from error
     if not isinstance(config, dict):
         raise SpecError("config.json is no JSON object", file=folder / "config.json", key="model")
+    if "quantization_config" not in config:
+        config |= _sidecar_quantization(folder)
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
     return facts_of(config, weight_bytes=sum(sizes))
+
+
+_SIDECARS = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Where older GPTQ and AWQ and NVIDIA's checkpoints keep what others write into `config.json`."""
+
+
+def _sidecar_quantization(folder: Path) -> dict[str, object]:
+    for name in _SIDECARS:
+        try:
+            found = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(found, dict):
+            inner = found.get("quantization")
+            method = "modelopt" if name.startswith("hf_") else "awq" if "zero_point" in found else "gptq"
+            return {"quantization_config": {"quant_method": method, **(inner if isinstance(inner, dict) else found)}}
+    return {}
 
 
 def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFacts:
@@ -170,6 +199,8 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         kv_lora_rank=get.integer("kv_lora_rank"),
         rope_head_dim=get.integer("qk_rope_head_dim"),
         q_lora_rank=get.integer("q_lora_rank"),
+        nope_head_dim=get.integer("qk_nope_head_dim"),
+        value_head_dim=get.integer("v_head_dim"),
         sliding_window=window,
         windowed_layers=sum("sliding" in kind for kind in kinds) if kinds else (layers if window else 0),
         tied=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
@@ -178,8 +209,55 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         quantization_block=block,
         dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16"),
         multimodal=any(key in config for key in ("vision_config", "audio_config", "visual", "vision_tower")),
+        vision_parameters=_tower_parameters(config),
+        state_elements=_state_elements(get, layers - (sum("attention" in kind for kind in kinds) if kinds else layers)),
+        longest=_longest(get, text),
         weight_bytes=weight_bytes,
     )  # fmt: skip
+
+
+def _tower_parameters(config: Mapping[str, object]) -> int:
+    """Attention and MLP of the towers' layers; 0 where the file does not describe them."""
+    total = 0
+    for name in ("vision_config", "audio_config"):
+        part = config.get(name)
+        if isinstance(part, Mapping):
+            get = _Reader(part)
+            width = get.integer("hidden_size", "embed_dim", "d_model")
+            depth = get.integer("num_hidden_layers", "depth", "encoder_layers")
+            inner = get.integer("intermediate_size", "encoder_ffn_dim", default=4 * width)
+            total += depth * (4 * width * width + 2 * width * inner)
+    return total
+
+
+def _state_elements(get: _Reader, layers: int) -> int:
+    """State of one request in `layers` recurrent layers: gated delta networks and Mamba 2; 0 for other kinds."""
+    if layers <= 0:
+        return 0
+    value_heads = get.integer("linear_num_value_heads")
+    if value_heads:
+        keys = get.integer("linear_num_key_heads") * get.integer("linear_key_head_dim")
+        values = value_heads * get.integer("linear_value_head_dim")
+        window = max(get.integer("linear_conv_kernel_dim") - 1, 0)
+        return layers * (values * get.integer("linear_key_head_dim") + window * (2 * keys + values))
+    inner = get.integer("mamba_n_heads", "mamba_num_heads") * get.integer("mamba_d_head", "mamba_head_dim")
+    return layers * inner * get.integer("mamba_d_state", "ssm_state_size")
+
+
+_STRETCHING = ("linear", "dynamic", "yarn", "deepseek_yarn", "ntk")
+
+
+def _longest(get: _Reader, text: Mapping[str, object]) -> int:
+    """The context that vLLM derives, generously: whatever might stretch it is taken to stretch it."""
+    plain = get.integer("max_position_embeddings", "seq_length", "n_positions")
+    rope = text.get("rope_scaling") or text.get("rope_parameters")
+    if not plain or not isinstance(rope, Mapping):
+        return plain
+    factor, kind = rope.get("factor"), str(rope.get("rope_type") or rope.get("type") or "")
+    if not isinstance(factor, int | float) or kind not in _STRETCHING:
+        return plain
+    original = rope.get("original_max_position_embeddings")
+    return max(plain, int((original if isinstance(original, int) else plain) * factor))
 
 
 class _Reader:
