@@ -47,6 +47,12 @@ class Progress:
     output_throughput: float
     ttft_s: tuple[float, ...] = ()
 
+    def __str__(self) -> str:
+        place = f"{self.level} ({self.index + 1} of {self.levels}) " if self.levels > 1 else f"{self.level} "
+        clock = f"{self.elapsed_s:.0f}/{self.expected_s:.0f} s" if self.phase == "window" else f"{self.elapsed_s:.0f} s"
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{place}{self.phase} {clock}, {self.finished} requests{failed}, {self.output_throughput:.0f} tok/s"
+
 
 HopelessRule = Callable[[Progress], str | None]
 

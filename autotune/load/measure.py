@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from autotune.load.alphabet import find_alphabet
@@ -18,7 +19,7 @@ from autotune.load.level import EngineDied, LevelResult, LevelRun, Watchers
 from autotune.load.metrics import PERCENTILES, summarise
 from autotune.load.report import Level, LevelReport, LoadReport, Target
 from autotune.load.validity import check_engine, check_window
-from autotune.load.workload import Alphabet, RequestMaker, plan_hash, planned_turns
+from autotune.load.workload import Alphabet, RequestMaker, Turn, plan_hash, planned_turns
 from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
 
 __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
@@ -46,6 +47,11 @@ class _Session:
     metrics: Callable[[], Awaitable[dict[str, float]]] | None
     watchers: Watchers
     objectives: Sequence[ObjectiveSpec]
+    limit: int | None
+
+    def plan(self, level: Level, number: int) -> Iterator[Turn]:
+        """The requests of a level."""
+        return islice(planned_turns(self.load, level, number), self.limit)
 
 
 async def measure(
@@ -62,6 +68,7 @@ async def measure(
     on_progress: Callable[[Progress], None] | None = None,
     hopeless: HopelessRule | None = None,
     client: LoadClient | None = None,
+    limit: int | None = None,
 ) -> LoadReport:
     """Measure every level of `load` on a running engine.
 
@@ -79,6 +86,7 @@ async def measure(
         on_progress: told several times a second.
         hopeless: a sentence when the level cannot matter any more, else None.
         client: running client processes; without one they are started for this call.
+        limit: send only so many requests a level and wait for all of them (other tools' way; the end is a drain).
 
     Raises:
         EngineDied: the engine ended under load or cannot be reached any more.
@@ -92,7 +100,7 @@ async def measure(
             client = await stack.enter_async_context(LoadClient(load.client_processes))
         session = _Session(
             client, target, load, await find_alphabet(target, load), trial_seed, folder, metrics,
-            Watchers(alive, on_progress, hopeless, tuple(slos)), objectives,
+            Watchers(alive, on_progress, hopeless, tuple(slos)), objectives, limit,
         )  # fmt: skip
         reports: list[LevelReport] = []
         for number, level in enumerate(levels):
@@ -128,7 +136,7 @@ async def _measure_level(session: _Session, level: Level, number: int, of: int) 
     maker = RequestMaker(target, load, session.alphabet, [session.trial_seed, number])
     watch = EngineWatch(session.metrics)
     run = LevelRun(
-        session.client, target, load, level, planned_turns(load, level, number), maker, watch, session.watchers,
+        session.client, target, load, level, session.plan(level, number), maker, watch, session.watchers,
         (number, of),
     )  # fmt: skip
     result = await run.run()
@@ -176,6 +184,6 @@ def _report(
         warmup_s=window.start,
         engine=tuple(sorted(engine.items())),
         content_hash=maker.content_hash,
-        plan_hash=plan_hash(load, level, planned_turns(load, level, number)),
+        plan_hash=plan_hash(load, level, session.plan(level, number)),
         samples=samples,
     )
