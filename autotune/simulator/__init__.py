@@ -14,8 +14,8 @@ Environment of the process (all optional)::
                           must be multiplied by 20 to get simulated seconds (a rate must be divided by 20); the caller
                           does that                                     (1)
     AUTOTUNE_SIM_STARTUP  scale of the simulated start-up time; 0 starts at once. Divided by AUTOTUNE_SIM_SPEED  (1)
-    AUTOTUNE_SIM_NOISE    sigma of the lognormal noise on step times    (0.01)
-    AUTOTUNE_SIM_SEED     seed of that noise                            (0)
+    AUTOTUNE_SIM_NOISE    sigma of the lognormal noise on step times, jitter and slow drift alike  (0.01)
+    AUTOTUNE_SIM_SEED     seed of that noise                            (another at every start)
     AUTOTUNE_SIM_FAULT    faults for tests, comma separated, see ``faults.py``
     AUTOTUNE_SIM_PROCS    1 starts EngineCore and Worker child processes, which outlive a killed parent as vLLM's do
 """

@@ -6,7 +6,7 @@ Defaults are those of ``vllm serve`` on CUDA (``EngineArgs``, vLLM 0.26 to 0.32)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .arguments import Flags
 from .cards import Card, cards
@@ -57,6 +57,10 @@ class EngineSettings:
     stream_interval: int = 1
     max_logprobs: int = 20
     speculative_tokens: int = 0
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    enforce_eager: bool = False
+    seed: int = 0
 
     @property
     def eager(self) -> bool:
@@ -257,6 +261,33 @@ def _positive(flags: Flags, config: str, name: str, default: int) -> int:
     return value
 
 
+def _with_scheduling(model: EngineSettings, flags: Flags) -> EngineSettings:
+    """Add what the scheduler and the CUDA graphs run with."""
+    large = model.card.large
+    chunked = _truth(flags, "enable_chunked_prefill", True)
+    default = 8192 if large else 2048
+    default = default if chunked else max(default, model.max_model_len)
+    batched = _positive(flags, "SchedulerConfig", "max_num_batched_tokens", default)
+    # Without an own choice vLLM lowers its default to what one batch can hold, but refuses the user's larger choice.
+    seqs = _positive(flags, "SchedulerConfig", "max_num_seqs", min(1024 if large else 256, batched))
+    mode, sizes, compiled = _graphs(flags, seqs, batched)
+    return replace(
+        model,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        chunked_prefill=chunked,
+        long_prefill_token_threshold=_int(flags, "long_prefill_token_threshold", 0),
+        graph_mode=mode,
+        graph_sizes=sizes,
+        compiled=compiled,
+        enforce_eager=_truth(flags, "enforce_eager", False),
+        async_scheduling=_truth(flags, "async_scheduling", model.pipeline_parallel == 1),
+        scheduling_policy=_text(flags, "scheduling_policy", "fcfs"),
+        stream_interval=_positive(flags, "SchedulerConfig", "stream_interval", 1),
+        speculative_tokens=_speculative_tokens(flags),
+    )
+
+
 def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bool = False) -> EngineSettings:
     """Settings of the engine that these options start on ``gpus`` cards of the named kind.
 
@@ -269,52 +300,30 @@ def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bo
         shape = load_shape(str(flags["model"]))
     except UnknownModel as error:
         raise ConfigRefusal(str(error)) from error
-    kind = cards()[card.lower()]
-    max_len = _max_model_len(flags, shape, allow_longer)
     dtype, weights, kv = _formats(flags, shape)
-    chunked = _truth(flags, "enable_chunked_prefill", True)
-    utilization = _utilization(flags)
-    default_batched = 8192 if kind.large else 2048
-    batched = _positive(
-        flags,
-        "SchedulerConfig",
-        "max_num_batched_tokens",
-        default_batched if chunked else max(default_batched, max_len),
-    )
-    # Without an own choice vLLM lowers its default to what one batch can hold, but refuses the user's larger choice.
-    seqs = _positive(flags, "SchedulerConfig", "max_num_seqs", min(1024 if kind.large else 256, batched))
-    mode, sizes, compiled = _graphs(flags, seqs, batched)
     kv_bytes = flags.get("kv_cache_memory_bytes")
-    pipeline = _positive(flags, "ParallelConfig", "pipeline_parallel_size", 1)
-    settings = EngineSettings(
+    model = EngineSettings(
         shape=shape,
-        card=kind,
+        card=cards()[card.lower()],
         gpus=gpus,
         dtype=dtype,
         weight_format=weights,
         kv_format=kv,
-        max_model_len=max_len,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=batched,
-        gpu_memory_utilization=utilization,
+        max_model_len=_max_model_len(flags, shape, allow_longer),
+        gpu_memory_utilization=_utilization(flags),
         kv_cache_memory_bytes=kv_bytes if isinstance(kv_bytes, int) else None,
         tensor_parallel=_positive(flags, "ParallelConfig", "tensor_parallel_size", 1),
-        pipeline_parallel=pipeline,
+        pipeline_parallel=_positive(flags, "ParallelConfig", "pipeline_parallel_size", 1),
         data_parallel=_positive(flags, "ParallelConfig", "data_parallel_size", 1),
         expert_parallel=_truth(flags, "enable_expert_parallel", False),
         block_size=_positive(flags, "CacheConfig", "block_size", 16),
         prefix_caching=_truth(flags, "enable_prefix_caching", True),
-        chunked_prefill=chunked,
-        long_prefill_token_threshold=_int(flags, "long_prefill_token_threshold", 0),
-        graph_mode=mode,
-        graph_sizes=sizes,
-        compiled=compiled,
-        async_scheduling=_truth(flags, "async_scheduling", pipeline == 1),
-        scheduling_policy=_text(flags, "scheduling_policy", "fcfs"),
-        stream_interval=_positive(flags, "SchedulerConfig", "stream_interval", 1),
         max_logprobs=_int(flags, "max_logprobs", 20),
-        speculative_tokens=_speculative_tokens(flags),
+        quantization=_text(flags, "quantization", "") or shape.quantization,
+        kv_cache_dtype=_text(flags, "kv_cache_dtype", "auto"),
+        seed=_int(flags, "seed", 0),
     )
+    settings = _with_scheduling(model, flags)
     _check_lengths(settings)
     _check_layout(settings)
     return settings

@@ -7,6 +7,7 @@ server would have written them. Everything runs in one event loop; nothing here 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ from .frontend import Frontend
 from .memory import MemoryPlan
 from .metrics import EngineMetrics, EngineState
 from .scheduler import Request
+
+_CATCH_UP_STEPS = 16
+_BACKLOG_S = 0.1  # wall seconds that steps may be behind; beyond it simulated time is lost
+_LATE_S = 0.03  # wall seconds behind schedule from which a step counts as late
 
 TokenCallback = Callable[[int, bool], None]
 """Called with the new tokens of a step and whether they are the last."""
@@ -65,6 +70,9 @@ class RealTimeEngine:
         self._next_id = 0
         self._finished = 0
         self._faults = faults
+        self._due: deque[tuple[float, list[tuple[int, int, bool]]]] = deque()
+        self.worst_lag_s = 0.0
+        self.late_steps = 0
 
     def now(self) -> float:
         """Simulated seconds since the engine was ready."""
@@ -150,37 +158,67 @@ class RealTimeEngine:
         self._kick(engine, self.now())
 
     def _kick(self, engine: int, now: float) -> None:
-        if self._busy[engine] or self.died.is_set():
-            return
+        """Start a step when the engine is idle."""
+        if not self._busy[engine] and not self.died.is_set():
+            end = self._begin(engine, now)
+            if end is not None:
+                self._at(end, self._step_ended, engine, end)
+
+    def _begin(self, engine: int, now: float) -> float | None:
+        """Start a step; returns its end, or None when there is none (nothing to do, dead, or hanging by order)."""
         core = self.cores[engine]
         try:
             end = core.start(now)
         except EngineFailure as failure:
             self.cause = failure
             self.die()
-            return
+            return None
         if end is None:
-            return
+            return None
         self._busy[engine] = True
         running = len(core.scheduler.running)
         if self._faults.die_at_running and running >= self._faults.die_at_running:
             self.die()
-        elif not (self._faults.hang_at_running and running >= self._faults.hang_at_running):
-            if core.running_step is not None:
-                self.metrics.observe("iteration_tokens_total", core.running_step.tokens)
-            self._at(end, self._step_ended, engine, end)
+            return None
+        if self._faults.hang_at_running and running >= self._faults.hang_at_running:
+            return None
+        if core.running_step is not None:
+            self.metrics.observe("iteration_tokens_total", core.running_step.tokens)
+        return end
 
     def _step_ended(self, engine: int, end: float) -> None:
-        if self.died.is_set():
-            return
-        handed = self.cores[engine].finish(end)
-        self._busy[engine] = False
-        # The planned end is the time, not the moment the loop woke up: lateness does not add up over steps.
-        self._kick(engine, max(end, self.now() - 0.05 * self._speed))
-        if handed:
-            delivered = self._frontend.deliver(end, sum(gain for _, gain in handed))
-            outputs = [(request.id, gain, request.done) for request, gain in handed]
-            self._at(delivered, self._deliver, outputs, delivered)
+        """End a step and start the next. Steps that are due by now are made up for at once, so that lateness of the
+        event loop neither adds up nor costs a wake-up for each of them."""
+        for _ in range(_CATCH_UP_STEPS):
+            if self.died.is_set():
+                return
+            handed = self.cores[engine].finish(end)
+            self._busy[engine] = False
+            if handed:
+                delivered = self._frontend.deliver(end, sum(gain for _, gain in handed))
+                self._due.append((delivered, [(request.id, gain, request.done) for request, gain in handed]))
+                self._at(delivered, self._deliver_until, delivered)
+            now = self.now()
+            self._note_lag(now - end)
+            following = self._begin(engine, max(end, now - _BACKLOG_S * self._speed))
+            if following is None:
+                return
+            end = following
+            if end > now:
+                break
+        self._at(end, self._step_ended, engine, end)
+
+    def _note_lag(self, lag: float) -> None:
+        wall = lag / self._speed
+        self.worst_lag_s = max(self.worst_lag_s, wall)
+        if wall > _LATE_S:
+            self.late_steps += 1
+
+    def _deliver_until(self, time: float) -> None:
+        """Write what was due by ``time``: the time asked of the loop, whose timers may fire a millisecond early."""
+        while self._due and self._due[0][0] <= time:
+            delivered, outputs = self._due.popleft()
+            self._deliver(outputs, delivered)
 
     def _deliver(self, outputs: list[tuple[int, int, bool]], now: float) -> None:
         for number, gain, done in outputs:
@@ -209,6 +247,9 @@ class RealTimeEngine:
         observe("request_prompt_tokens", request.prompt_len)
         observe("request_generation_tokens", request.output_len)
         observe("request_num_preemptions", request.preemptions)
+        observe("request_max_num_generation_tokens", request.output_len)
+        observe("request_params_n", 1)
+        observe("request_prefill_kv_computed_tokens", request.prompt_len - request.cached_tokens)
         self._finished += 1
         if self._faults.die_after_finished and self._finished >= self._faults.die_after_finished:
             self._loop.call_soon(self.die)

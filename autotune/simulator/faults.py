@@ -23,6 +23,7 @@ leak_process            a child process that ignores SIGTERM stays behind
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -73,7 +74,7 @@ class SimulationEnvironment:
             speed=speed,
             startup=float(environ.get("AUTOTUNE_SIM_STARTUP") or 1),
             noise=float(environ.get("AUTOTUNE_SIM_NOISE") or 0.01),
-            seed=int(environ.get("AUTOTUNE_SIM_SEED") or 0),
+            seed=int(environ.get("AUTOTUNE_SIM_SEED") or random.SystemRandom().randrange(2**31)),
             faults=faults,
             processes=environ.get("AUTOTUNE_SIM_PROCS", "") not in ("", "0"),
         )

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .tables import table
+
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _TTFT = (
     0.001,
@@ -47,6 +49,9 @@ _HISTOGRAMS: Mapping[str, tuple[Sequence[float], str]] = {
     "request_prompt_tokens": (_COUNTS, "Number of prefill tokens processed."),
     "request_generation_tokens": (_COUNTS, "Number of generation tokens processed."),
     "request_params_max_tokens": (_COUNTS, "Histogram of the max_tokens request parameter."),
+    "request_max_num_generation_tokens": (_COUNTS, "Histogram of maximum number of requested generation tokens."),
+    "request_params_n": ((1, 2, 5, 10, 20), "Histogram of the n request parameter."),
+    "request_prefill_kv_computed_tokens": (_COUNTS, "New KV tokens computed during prefill (excluding cached tokens)."),
     "request_num_preemptions": (_COUNTS, "Histogram of the number of times a request was preempted."),
     "iteration_tokens_total": (_STEP, "Histogram of number of tokens per engine_step."),
 }
@@ -118,6 +123,16 @@ def _histogram(name: str, text: str, labels: Mapping[str, str], histogram: Histo
     return lines
 
 
+def _idle(base: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    for name, family in table("server")["idle_metrics"].items():
+        values = family.get("values", [""])
+        extra = [{family["label"]: value} if value else {} for value in values]
+        rows = [({**base, **label}, family.get("first", 0.0) if not at else 0.0) for at, label in enumerate(extra)]
+        lines += _family(f"vllm:{name}", family["kind"], "Always the same in the simulator.", rows)
+    return lines
+
+
 def exposition(model: str, states: Sequence[EngineState], metrics: EngineMetrics, cache: Mapping[str, str]) -> str:
     """The text of /metrics; ``cache`` holds the labels of ``vllm:cache_config_info``."""
     lines: list[str] = []
@@ -142,7 +157,20 @@ def exposition(model: str, states: Sequence[EngineState], metrics: EngineMetrics
         for reason in ("capacity", "deferred")
     ]
     lines += _family("vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", waiting)
+    sources = [
+        ({**labels, "source": source}, float(tokens))
+        for labels, state in labelled
+        for source, tokens in (
+            ("local_compute", state.prompt_tokens - state.prefix_hits),
+            ("local_cache_hit", state.prefix_hits),
+            ("external_kv_transfer", 0),
+        )
+    ]
+    lines += _family("vllm:prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.", sources)
+    tiers = [({**labels, "source": "device"}, float(state.prefix_hits)) for labels, state in labelled]
+    lines += _family("vllm:prompt_tokens_cached_by_source_total", "counter", "Prefix-cache hit tokens by tier.", tiers)
     base = {"engine": "0", "model_name": model}
+    lines += _idle(base)
     finished = [({**base, "finished_reason": reason}, float(count)) for reason, count in metrics.success.items()]
     lines += _family("vllm:request_success_total", "counter", "Count of successfully processed requests.", finished)
     for name, (_, text) in _HISTOGRAMS.items():

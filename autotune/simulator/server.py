@@ -17,6 +17,7 @@ from aiohttp import web
 from . import VERSION
 from .completions import BadRequest, Generation, ResponseWriter, read_body
 from .config import EngineSettings
+from .described import sections
 from .driver import EngineDead, RealTimeEngine
 from .faults import SimulationEnvironment
 from .live import reconfigure
@@ -161,6 +162,8 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
     except BadRequest as error:
         kind = "NotFoundError" if error.status == 404 else "BadRequestError"
         return _error(str(error), error.status, kind)
+    if generations[0].stream and len(generations) > 1:
+        return _error("The simulator streams one prompt a request only.", 400)
     if state.fails():
         return _error("simulated internal error", 500, "InternalServerError")
     extra = 1 if state.environment.fault("wrong_usage") else 0
@@ -214,8 +217,11 @@ async def _stream(request: web.Request, stream: _Stream) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    await response.write(b"".join(stream.kept))
-    stream.transport = request.transport  # from here on the engine's callback writes; nothing happened in between
+    while stream.kept:  # more may come while a write waits
+        kept = b"".join(stream.kept)
+        stream.kept.clear()
+        await response.write(kept)
+    stream.transport = request.transport  # from here on the engine's callback writes
     try:
         await stream.ended
     except EngineDead:
@@ -282,6 +288,14 @@ async def _metrics(request: web.Request) -> web.Response:
         "kv_cache_size_tokens": str(memory.kv_tokens),
     }
     text = exposition(state.names[0], state.engine.states(), state.engine.metrics, cache)
+    text += (
+        "# HELP autotune_simulator_lag_seconds Wall seconds the simulator was behind its schedule at worst.\n"
+        "# TYPE autotune_simulator_lag_seconds gauge\n"
+        f"autotune_simulator_lag_seconds {state.engine.worst_lag_s}\n"
+        "# HELP autotune_simulator_late_steps_total Steps more than 30 ms of wall time late.\n"
+        "# TYPE autotune_simulator_late_steps_total counter\n"
+        f"autotune_simulator_late_steps_total {float(state.engine.late_steps)}\n"
+    )
     return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
 
@@ -330,8 +344,9 @@ async def _ping(request: web.Request) -> web.Response:
 
 async def _server_info(request: web.Request) -> web.Response:
     state = request.app[STATE]
-    settings = {key: str(value) for key, value in vars(state.settings).items()}
-    return web.json_response({"vllm_config": json.dumps(settings), "simulated": True})
+    config = sections(state.settings, state.model_path)
+    as_json = request.query.get("config_format") == "json"
+    return web.json_response({"vllm_config": config if as_json else json.dumps(config), "simulated": True})
 
 
 def build_app(state: ServerState) -> web.Application:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STATISTICS_S = 10.0  # simulated seconds between two statistics lines
 
 
-def _load_faults(environment: SimulationEnvironment, memory: MemoryPlan) -> LoadFaults:
+def _load_faults(environment: SimulationEnvironment) -> LoadFaults:
     return LoadFaults(
         die_at_running=int(environment.number("die_under_load", 4)) if environment.fault("die_under_load") else 0,
         die_after_finished=int(environment.number("die_after", 10)) if environment.fault("die_after") else 0,
@@ -28,26 +28,31 @@ def _load_faults(environment: SimulationEnvironment, memory: MemoryPlan) -> Load
     )
 
 
-async def serve(process: ServerProcess, listener: socket.socket, settings: EngineSettings, memory: MemoryPlan) -> int:
-    """Serve until a signal (exit code 0) or the engine's death (exit code 0 too, as vLLM)."""
-    environment, flags = process.environment, process.flags
-    faults = _load_faults(environment, memory)
-    engine = RealTimeEngine(settings, memory, environment.speed, environment.noise, environment.seed, faults)
+def _state(process: ServerProcess, engine: RealTimeEngine) -> ServerState:
+    flags = process.flags
     model = str(flags["model"])
     names = flags.get("served_model_name")
     keys = flags.get("api_key")
     secret = process.environ.get("VLLM_API_KEY")
-    state = ServerState(
-        settings=settings,
+    return ServerState(
+        settings=engine.settings,
         engine=engine,
-        environment=environment,
+        environment=process.environment,
         names=tuple(str(name) for name in names) if isinstance(names, list) else (model,),
         keys=tuple(str(key) for key in keys) if isinstance(keys, list) else ((secret,) if secret else ()),
         model_path=model,
         log=process.api,
         log_requests=not flags.get("disable_uvicorn_access_log", False),
     )
-    runner = web.AppRunner(build_app(state), access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+
+
+async def serve(process: ServerProcess, listener: socket.socket, settings: EngineSettings, memory: MemoryPlan) -> int:
+    """Serve until a signal (exit code 0) or the engine's death (exit code 0 too, as vLLM)."""
+    environment = process.environment
+    faults = _load_faults(environment)
+    engine = RealTimeEngine(settings, memory, environment.speed, environment.noise, environment.seed, faults)
+    app = build_app(_state(process, engine))
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
@@ -56,18 +61,7 @@ async def serve(process: ServerProcess, listener: socket.socket, settings: Engin
         await runner.cleanup()
         return 1
     process.routes()
-    statistics = asyncio.ensure_future(_statistics(process, engine))
-    ended: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(process.stop.wait()),
-        asyncio.ensure_future(engine.died.wait()),
-    ]
-    if process.child is not None:
-        ended.append(asyncio.ensure_future(_engine_process_ended(process.child, engine)))
-    if environment.fault("exit_after_ready"):
-        ended.append(asyncio.ensure_future(asyncio.sleep(1.0)))
-    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-    for task in (statistics, *ended):
-        task.cancel()
+    await _until_the_end(process, engine)
     if engine.died.is_set():
         _died(process, engine)
         await asyncio.sleep(0.2)  # lets the error answers leave, as vLLM's shutdown does
@@ -78,6 +72,22 @@ async def serve(process: ServerProcess, listener: socket.socket, settings: Engin
     await runner.cleanup()
     process.api.web("Application shutdown complete.")
     return 0
+
+
+async def _until_the_end(process: ServerProcess, engine: RealTimeEngine) -> None:
+    """Wait for a signal, the engine's death, or an ordered end."""
+    statistics = asyncio.ensure_future(_statistics(process, engine))
+    ends: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(process.stop.wait()),
+        asyncio.ensure_future(engine.died.wait()),
+    ]
+    if process.child is not None:
+        ends.append(asyncio.ensure_future(_engine_process_ended(process.child, engine)))
+    if process.environment.fault("exit_after_ready"):
+        ends.append(asyncio.ensure_future(asyncio.sleep(1.0)))
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for task in (statistics, *ends):
+        task.cancel()
 
 
 async def _engine_process_ended(child: asyncio.subprocess.Process, engine: RealTimeEngine) -> None:
@@ -102,9 +112,18 @@ def _died(process: ServerProcess, engine: RealTimeEngine) -> None:
 
 async def _statistics(process: ServerProcess, engine: RealTimeEngine) -> None:
     """The line vLLM's loggers write every ten seconds while something happens."""
-    prompt = generated = 0
+    interval = max(0.5 * process.environment.speed, _STATISTICS_S)  # simulated seconds
+    prompt = generated = late = 0
     while True:
-        await asyncio.sleep(max(0.5, _STATISTICS_S / process.environment.speed))
+        await asyncio.sleep(interval / process.environment.speed)
+        if engine.late_steps > late:
+            process.api.warning(
+                "driver.py:1",
+                f"simulated: {engine.late_steps - late} steps came late, the worst by {engine.worst_lag_s:.3f} s of "
+                f"wall time: too busy a machine for AUTOTUNE_SIM_SPEED={process.environment.speed:g} at this load; "
+                "what clients measure now is too slow.",
+            )
+            late = engine.late_steps
         for rank, state in enumerate(engine.states()):
             if rank == 0:
                 new_prompt, new_generated = state.prompt_tokens - prompt, state.generation_tokens - generated
@@ -114,8 +133,8 @@ async def _statistics(process: ServerProcess, engine: RealTimeEngine) -> None:
                 hit = 100 * state.prefix_hits / state.prefix_queries if state.prefix_queries else 0.0
                 process.api.info(
                     "loggers.py:310",
-                    f"Engine 000: Avg prompt throughput: {new_prompt / _STATISTICS_S:.1f} tokens/s, "
-                    f"Avg generation throughput: {new_generated / _STATISTICS_S:.1f} tokens/s, "
+                    f"Engine 000: Avg prompt throughput: {new_prompt / interval:.1f} tokens/s, "
+                    f"Avg generation throughput: {new_generated / interval:.1f} tokens/s, "
                     f"Running: {state.running} reqs, Waiting: {state.waiting} reqs, "
                     f"GPU KV cache usage: {100 * state.kv_usage:.1f}%, Prefix cache hit rate: {hit:.1f}%",
                 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from . import VERSION
 from .arguments import Flags
 from .config import EngineSettings, resolve
+from .described import config_line
 from .failures import ConfigRefusal, EngineFailure
 from .faults import SimulationEnvironment
 from .logs import ProcessLog
@@ -49,6 +50,8 @@ class Startup:
     api: ProcessLog
     engine: ProcessLog
     seconds: float = 0.0
+    compile_s: float = 0.0
+    before_init_s: float = 0.0
 
     async def run(self) -> tuple[EngineSettings, MemoryPlan]:
         """Go through all phases.
@@ -96,10 +99,11 @@ class Startup:
     ) -> None:
         fork = self.environ.get("VLLM_WORKER_MULTIPROC_METHOD") == "fork"
         await self._pass(_ENGINE_FORK_S if fork else _ENGINE_IMPORT_S)
-        model = self.flags["model"]
-        self.engine.info(
-            "core.py:116", f"Initializing a V1 LLM engine (v{VERSION}) with config: model={model!r}, simulated=True"
-        )
+        model = str(self.flags["model"])
+        served = self.flags.get("served_model_name")
+        name = str(served[0]) if isinstance(served, list) else model
+        config = config_line(settings, model, name) if settings is not None else f"model={model!r}, simulated=True"
+        self.engine.info("core.py:116", f"Initializing a V1 LLM engine (v{VERSION}) with config: {config}")
         for phase in _PHASES:
             await self._faulty(phase)
             if failure is not None and failure.phase == phase:
@@ -138,9 +142,11 @@ class Startup:
         )
 
     async def _compile(self, settings: EngineSettings, memory: MemoryPlan | None) -> None:
+        self.before_init_s = self.seconds
         if not settings.compiled:
             return
         seconds = _COMPILE_WARM_S if self._cached_compilation(settings) else _COMPILE_COLD_S
+        self.compile_s = seconds
         await self._pass(seconds)
         self.engine.info("monitor.py:53", f"torch.compile took {seconds:.2f} s in total")
 
@@ -192,7 +198,8 @@ class Startup:
         )
         self.engine.info(
             "core.py:340",
-            f"init engine (profile, create kv cache, warmup model) took {self.seconds - _API_IMPORT_S:.2f} s",
+            f"init engine (profile, create kv cache, warmup model) took {self.seconds - self.before_init_s:.2f} s "
+            f"(compilation: {self.compile_s:.2f} s)",
         )
 
     def _cached_compilation(self, settings: EngineSettings) -> bool:
