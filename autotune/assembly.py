@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.engine.protocol import Engine
+from autotune.decision import Rules
+from autotune.engine import cpu_setup
+from autotune.engine.live_scheduler import SharedFileFactory
+from autotune.engine.protocol import Engine, Lease
+from autotune.engine.registry import create_engine
+from autotune.events import Observer
+from autotune.host.leases import leased
+from autotune.load.measure import LoadClient
+from autotune.outcome import Infeasible
+from autotune.preflight.model import ModelFacts, read_model
+from autotune.result import StudyResult
+from autotune.run import StudyRun
 from autotune.search.objectives import Objectives
-from autotune.search.proposer import Proposer
-from autotune.search.view import OptunaView
+from autotune.search.proposer import Proposer, create_proposer
+from autotune.space.argv import to_argv
+from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
+from autotune.space.experts import experts
 from autotune.space.space import SearchSpace
 from autotune.spec.study import StudySpec
 from autotune.store import Store
@@ -28,13 +43,93 @@ class StudyParts:
     space: SearchSpace
     objectives: Objectives
     baseline: EngineConfig
+    rules: Rules
     engine: Engine
+    plain_engine: Engine
+    """Starts engines without our scheduler class: what is confirmed is what will be deployed."""
     preflight: Preflight
     gate: QualityGate | None
     proposer: Proposer
-    view: OptunaView
-    gpus: int
     vocabulary: int
+    lease_gpus: int = 0
+    """Real GPUs that one bench leases."""
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
-    live: frozenset[str] = field(default=frozenset())
+
+    async def run(self, observer: Observer) -> StudyResult:
+        return await StudyRun(self, self.store, observer).run()
+
+    def close(self) -> None:
+        self.store.close()
+
+    @asynccontextmanager
+    async def lease(self, slot: int) -> AsyncIterator[Lease]:
+        """GPUs and a port for one bench; given back at the end."""
+        async with leased(self.lease_gpus, self.spec.name, devices=self.spec.hardware.devices) as mine:
+            yield Lease(mine.gpus, mine.port)
+
+    def load_client(self) -> LoadClient:
+        return LoadClient(self.spec.load.client_processes)
+
+    def command(self, config: EngineConfig) -> str:
+        return "vllm serve " + " ".join([self.spec.model, *to_argv(config)])
+
+
+class _NoPreflight:
+    def refuse(self, config: EngineConfig) -> Infeasible | None:
+        return None
+
+    def learn(self, config: EngineConfig, engine: object) -> None:
+        pass
+
+
+async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
+    """Read what is there and put the parts together.
+
+    Raises:
+        SpecError: study, space or model are wrong.
+        EnvironmentFault: the engine is not installed.
+        StoreError: the database cannot be used.
+    """
+    spec = study.spec
+    facts = _model_facts(spec)
+    context = SpaceContext(
+        gpus=spec.hardware.gpus if spec.hardware.gpus is not None else 1,
+        model=facts.space_facts if facts else {},
+        card=spec.engine.simulate.card if spec.engine.simulate else "",
+    )
+    space = load_space(spec.space, context, beside=study.path.parent)
+    objectives = Objectives.of(spec)
+    fixed = EngineConfig.of(dict(spec.engine.args))
+    baseline = fixed.merged(dict(spec.baseline.args), spec.baseline.env)
+    space = space.fixing(dict(fixed.args))
+    tuned = set(space.by_name)
+    base = EngineConfig(tuple(item for item in baseline.args if item[0] not in tuned), baseline.env)
+    live = SharedFileFactory()
+    engine = create_engine(spec, live=live, base=study.path.parent)
+    store = study.store()
+    store.open(spec.model_dump_json(), space.fingerprint)
+    preflight = _NoPreflight()
+    found = experts(space, context) if spec.search.experts else ()
+    proposer = create_proposer(
+        spec.search.proposer,
+        space,
+        objectives,
+        base,
+        spec.search.seed,
+        found,
+        lambda config: None,
+        baseline,
+        live=engine.live_settings,
+    )
+    return StudyParts(
+        study, spec, study.folder, store, space, objectives, baseline, Rules(spec, objectives, baseline),
+        engine, create_engine(spec, base=study.path.parent), preflight, None, proposer,
+        facts.vocabulary if facts else 0, notes=(f"{len(found)} expert settings",),
+    )  # fmt: skip
+
+
+def _model_facts(spec: StudySpec) -> ModelFacts | None:
+    if spec.model == cpu_setup.MODEL_NAME and (found := cpu_setup.locate()) is not None:
+        return read_model(found.model)
+    return read_model(spec.model)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from autotune.engine.failures import Advice
+from autotune.engine.failure_values import Advice
 from autotune.engine.protocol import Phase, Resolved
 from autotune.load.report import LoadReport
 from autotune.quality.report import QualityReport

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from autotune.outcome import Measured, TrialRecord
 from autotune.search.confirm import Confirmation
-from autotune.search.front import pareto_front
+from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 
@@ -71,7 +71,7 @@ class StudyResult:
     @property
     def front(self) -> tuple[TrialRecord, ...]:
         """The feasible configurations that no other one beats in every objective."""
-        return tuple(pareto_front(self.records, self.objectives))
+        return tuple(front_of(self.records, self.objectives))
 
     def frame(self) -> pd.DataFrame:
         """Every trial as a row: number, origin, outcome, objectives, and one column per setting."""

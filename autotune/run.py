@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -47,6 +48,8 @@ class StudyRun:
         self._asking = asyncio.Lock()
         self._finished_one = asyncio.Event()
         self._stop_reason = ""
+        self._began = time.monotonic()
+        self._earlier_s = 0.0
 
     async def run(self) -> StudyResult:
         """Search until the stop rule fires, confirm, and return the result.
@@ -70,8 +73,10 @@ class StudyRun:
         async with AsyncExitStack() as stack:
             benches = [await self._bench(stack, slot) for slot in range(parts.spec.hardware.parallel_trials)]
             await self._search(benches)
-            await self._confirm(benches[0])
-        result = parts.result(tuple(self._records), self._stop_reason)
+            for bench in benches:
+                await bench.keeper.release()
+            await self._confirm(replace(benches[0], keeper=self._plain_keeper(stack, benches[0])))
+        result = self._result()
         self._store.put("recommendation", "final", result.to_json())
         self._observer.notify(StudyFinished(self._stop_reason, result.summary))
         return result
@@ -84,7 +89,7 @@ class StudyRun:
             self._store.add(record)
         self._records = sorted(self._store.history(), key=lambda record: record.number)
         self._number = self._store.next_number()
-        self._parts.view.replay(self._records)
+        self._earlier_s = sum(record.seconds for record in self._records) / self._parts.spec.hardware.parallel_trials
 
     async def _bench(self, stack: AsyncExitStack, slot: int) -> Bench:
         parts = self._parts
@@ -103,6 +108,12 @@ class StudyRun:
             environment=parts.environment,
             vocabulary=parts.vocabulary,
         )
+
+    def _plain_keeper(self, stack: AsyncExitStack, bench: Bench) -> EngineKeeper:
+        """Starts engines exactly as a deployment would, without our scheduler class."""
+        keeper = EngineKeeper(self._parts.plain_engine, bench.keeper.lease, live=False)
+        stack.push_async_callback(keeper.release)
+        return keeper
 
     # -- search ------------------------------------------------------------------------------------------------------
 
@@ -127,13 +138,12 @@ class StudyRun:
             if self._stop_reason:
                 return None
             records = tuple(self._records)
-            if (reason := self._parts.stop_reason(records)) is not None:
+            if (reason := self._parts.rules.stop_reason(records, self._elapsed_s())) is not None:
                 self._stop_reason = reason
                 return None
             running = tuple(self._running.values())
-            if self._parts.sentinel_due(records, running):
-                proposal: Proposal | None = replace(self._parts.baseline_proposal(), origin="sentinel")
-            else:
+            proposal = self._parts.rules.sentinel(records)
+            if proposal is None or any(other.origin == "sentinel" for other in running):
                 proposal = await asyncio.to_thread(self._parts.proposer.propose, records, running=running)
             if proposal is None and not self._stop_reason:
                 self._stop_reason = "every configuration of the space has been tried"
@@ -156,19 +166,22 @@ class StudyRun:
         broken = [r for r in self._records if r.proposal == proposal or r.config == proposal.config]
         return 1 + sum(isinstance(record.outcome, Broken) for record in broken)
 
-    async def _run(self, bench: Bench, proposal: Proposal, *, fresh: bool = False) -> TrialRecord:
+    async def _run(
+        self, bench: Bench, proposal: Proposal, *, fresh: bool = False, arrival_seed: int | None = None
+    ) -> TrialRecord:
         """Run one trial and keep its record, in our own tables first."""
         number = next(number for number, running in self._running.items() if running is proposal)
         attempt = self._attempt(proposal)
         self._observer.notify(TrialStarted(number, proposal, self._expected_s()))
         try:
-            record = await run_trial(bench, proposal, number, attempt=attempt, fresh=fresh or attempt > 1)
+            record = await run_trial(
+                bench, proposal, number, attempt=attempt, fresh=fresh or attempt > 1, arrival_seed=arrival_seed
+            )
             self._store.add(record)
             self._records.append(record)
         finally:
             del self._running[number]
             self._finished_one.set()
-        self._parts.view.tell(record)
         self._parts.proposer.told(record)
         again = isinstance(record.outcome, Broken) and record.outcome.retry and attempt < MAX_ATTEMPTS
         self._observer.notify(TrialFinished(record, retried=again))
@@ -205,9 +218,30 @@ class StudyRun:
     # -- proof -------------------------------------------------------------------------------------------------------
 
     async def _confirm(self, bench: Bench) -> None:
-        """Measure the finalists and the baseline again, interleaved, on fresh starts."""
-        while proposals := self._parts.confirmation_runs(tuple(self._records)):
-            self._observer.notify(ConfirmationStarted(self._stop_reason, len(proposals)))
-            for proposal in proposals:
-                self._begin(proposal)
-                await self._run(bench, proposal, fresh=True)
+        """Measure the finalists and the baseline again, interleaved, on fresh and plain starts."""
+        rules = self._parts.rules
+        runs = rules.confirmation_runs(self._records)
+        if rules.next_confirmation(self._records) is not None:
+            self._observer.notify(ConfirmationStarted(self._stop_reason, len(runs)))
+        while (run := rules.next_confirmation(self._records)) is not None:
+            self._begin(run.proposal)
+            await self._run(bench, run.proposal, fresh=True, arrival_seed=run.arrival_seed)
+
+    def _result(self) -> StudyResult:
+        rules, records = self._parts.rules, tuple(self._records)
+        confirmation = rules.confirmation(records)
+        recommendation = rules.recommendation(records, confirmation)
+        return StudyResult(
+            name=self._parts.spec.name,
+            folder=self._parts.folder,
+            objectives=self._parts.objectives,
+            records=records,
+            confirmation=confirmation,
+            recommendation=recommendation,
+            reason=self._stop_reason,
+            summary=rules.summary(records, confirmation, recommendation),
+        )
+
+    def _elapsed_s(self) -> float:
+        """Seconds of this session and of the trials of earlier ones."""
+        return time.monotonic() - self._began + self._earlier_s

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from autotune.engine.failures import Action, Failure, FailureCause
+from autotune.engine.failure_values import Action, Cause, Failure
 from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
 from autotune.errors import AutotuneError
@@ -75,7 +75,13 @@ class _Progress:
 
 
 async def run_trial(
-    bench: Bench, proposal: Proposal, number: int, *, attempt: int = 1, fresh: bool = False
+    bench: Bench,
+    proposal: Proposal,
+    number: int,
+    *,
+    attempt: int = 1,
+    fresh: bool = False,
+    arrival_seed: int | None = None,
 ) -> TrialRecord:
     """Run one trial.
 
@@ -85,6 +91,7 @@ async def run_trial(
         number: the trial's number; it names its folder and seeds the content of its prompts.
         attempt: 1, or more for a repeated `Broken` trial.
         fresh: insist on a new engine process (confirmation).
+        arrival_seed: other lengths and arrivals than the study's (confirmation).
 
     Returns:
         The record, whatever happened. Only cancellation and faults of our own leave as exceptions.
@@ -92,7 +99,10 @@ async def run_trial(
     begin, started_at = time.monotonic(), time.time()
     folder = bench.folder / f"trial-{number:04d}"
     progress = _Progress()
-    outcome = bench.preflight.refuse(proposal.config) if proposal.origin != "baseline" else None
+    if arrival_seed is not None:
+        load = bench.spec.load.model_copy(update={"seed": arrival_seed})
+        bench = replace(bench, spec=bench.spec.model_copy(update={"load": load}))
+    outcome: Outcome | None = bench.preflight.refuse(proposal.config) if proposal.origin != "baseline" else None
     if outcome is None:
         folder.mkdir(parents=True, exist_ok=True)
         outcome = await _measure(bench, proposal, number, folder, progress, fresh=fresh)
@@ -204,8 +214,8 @@ async def _death(bench: Bench, engine: RunningEngine, sentence: str) -> Outcome:
 
 def outcome_of(failure: Failure) -> Outcome:
     """What follows from a classified failure."""
-    reason = failure.lines[0] if failure.lines else failure.failure_class
-    if failure.cause is FailureCause.CONFIG:
+    reason = failure.reason
+    if failure.cause is Cause.CONFIG:
         quarantine = failure.quarantine if failure.action is Action.QUARANTINE_VALUE else ()
         return Infeasible(failure.failure_class, reason, quarantine=quarantine, advice=failure.advice)
     return Broken(

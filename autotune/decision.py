@@ -1,0 +1,141 @@
+"""What a study decides from its records alone: when it stops, what is confirmed, what is recommended. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.outcome import Measured, Proposal, TrialRecord
+from autotune.report.wording import changes_text, figure_text
+from autotune.result import Recommendation
+from autotune.search.confirm import ArmResult, Confirmation, ConfirmRun, analyse, finalists, next_run, plan, rounds_of
+from autotune.search.drift import drift_of, next_sentinel
+from autotune.search.front import front_of
+from autotune.search.objectives import Objectives
+from autotune.search.stop import StopRule
+from autotune.space.config import EngineConfig
+from autotune.space.defaults import without_spelt_out
+from autotune.spec.study import StudySpec
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The decisions of one study."""
+
+    spec: StudySpec
+    objectives: Objectives
+    baseline: EngineConfig
+
+    def baseline_proposal(self) -> Proposal:
+        return Proposal(self.baseline, origin="baseline", note="what you run today")
+
+    def stop_reason(self, records: Sequence[TrialRecord], elapsed: float) -> str | None:
+        """Why the search ends, or None. `elapsed`: seconds over all sessions of the study."""
+        stop = StopRule.of(self.spec.search).check(records, self.objectives, elapsed=elapsed)
+        if stop is not None:
+            return stop.sentence
+        drift = drift_of(records, self.objectives)
+        return drift.sentence if drift.verdict == "stop" else None
+
+    def sentinel(self, records: Sequence[TrialRecord]) -> Proposal | None:
+        """The baseline once more, when it is due."""
+        return next_sentinel(records, self.spec.search.sentinel_every)
+
+    # -- proof -------------------------------------------------------------------------------------------------------
+
+    def confirmation_runs(self, records: Sequence[TrialRecord]) -> list[ConfirmRun]:
+        """The whole plan of the confirmation; empty where there is nothing to confirm."""
+        confirm = self.spec.confirm
+        if confirm.rounds == 0:
+            return []
+        chosen = finalists(records, self.objectives, confirm.finalists, self.baseline)
+        return plan(chosen, self.baseline, confirm.rounds, seed=self.spec.load.seed) if chosen else []
+
+    def next_confirmation(self, records: Sequence[TrialRecord]) -> ConfirmRun | None:
+        """The next run of the plan that has no outcome yet."""
+        return next_run(self.confirmation_runs(records), records)
+
+    def confirmation(self, records: Sequence[TrialRecord]) -> Confirmation | None:
+        """What the confirmation says so far; None before its first complete round."""
+        rounds = rounds_of(records)
+        if not rounds:
+            return None
+        spread = drift_of(records, self.objectives)
+        extra = spread.spread if spread.verdict == "widen" else 0.0
+        return analyse(rounds, self.objectives, self.baseline, margin=self.spec.confirm.margin, extra_spread=extra)
+
+    def recommendation(
+        self, records: Sequence[TrialRecord], confirmation: Confirmation | None
+    ) -> Recommendation | None:
+        """What to run: a proven winner, else what runs today; None where nothing was measured."""
+        if not any(isinstance(record.outcome, Measured) for record in records):
+            return None
+        winner = confirmation.winner if confirmation else None
+        if winner is None:
+            return Recommendation(
+                self.baseline,
+                self.baseline,
+                _trial_of(self.baseline, records),
+                False,
+                self._no_winner(records, confirmation),
+            )
+        gains = tuple((ratio.label, ratio.value, ratio.low, ratio.high) for ratio in winner.ratios)
+        sentence = confirmation.sentence if confirmation else ""
+        config = without_spelt_out(winner.config)
+        return Recommendation(
+            config, self.baseline, _trial_of(winner.config, records), True, sentence, gains, _quality(winner, records)
+        )
+
+    def _no_winner(self, records: Sequence[TrialRecord], confirmation: Confirmation | None) -> str:
+        if confirmation is not None:
+            return confirmation.sentence
+        if self.spec.confirm.rounds == 0:
+            return "nothing was confirmed (confirm.rounds is 0), so nothing is claimed; see the front"
+        if not front_of(records, self.objectives):
+            return "no configuration held all limits"
+        return "no configuration of the search was better than what you run today"
+
+    def summary(
+        self, records: Sequence[TrialRecord], confirmation: Confirmation | None, recommendation: Recommendation | None
+    ) -> tuple[str, ...]:
+        """Sentences for a newcomer: what was done, what came out, what it rests on."""
+        if recommendation is None:
+            return ("Nothing could be measured.",)
+        kinds = [record.outcome.kind for record in records]
+        measured, refused = kinds.count("measured"), kinds.count("infeasible")
+        lines = [
+            f"{measured} measurements, {refused} configurations that cannot serve, {kinds.count('broken')} faults."
+        ]
+        if self.spec.engine.kind == "simulated":
+            lines[0] += " The engine was simulated: these figures are no measurements of a GPU."
+        if recommendation.proven and confirmation is not None:
+            changes = changes_text(recommendation.config, self.baseline)
+            lines.append(f"Recommended: {changes}")
+            lines.append(f"{_sentence(recommendation.sentence)} ({confirmation.rounds} rounds of fresh starts)")
+            lines.extend(_gain_line(gain) for gain in recommendation.gains)
+        else:
+            lines.append(f"Keep what you run today: {recommendation.sentence}.")
+        return tuple(lines)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _gain_line(gain: tuple[str, float, float, float]) -> str:
+    label, ratio, low, high = gain
+    return f"  {label}: x{ratio:.3f} [{low:.3f}, {high:.3f}] of the baseline (above 1 is better)"
+
+
+def _trial_of(config: EngineConfig, records: Sequence[TrialRecord]) -> int:
+    return next((record.number for record in records if record.config == config), -1)
+
+
+def _quality(winner: ArmResult, records: Sequence[TrialRecord]) -> str:
+    for record in reversed(records):
+        if record.config == winner.config and isinstance(record.outcome, Measured) and record.outcome.quality:
+            report = record.outcome.quality
+            kl = next((check for check in report.checks if check.name == "kl"), None)
+            figures = f", KL {figure_text('', kl.estimate)} of at most {kl.limit:g}" if kl else ""
+            return f"quality gate {report.verdict}{figures}"
+    return "no quality gate"
