@@ -1,0 +1,132 @@
+"""Every kind of engine that can run without a GPU passes the same cases. The real vLLM does in tests/engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.engine.listeners import PortHold, listening_inodes
+from autotune.engine.protocol import Engine, Lease, StartFailure
+from autotune.engine.registry import ENGINES, create_engine
+from autotune.errors import SpecError
+from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
+from autotune.testing.engine_contract import EngineContract
+
+SERVER = Path(__file__).parents[1] / "unit" / "engine" / "mini_server.py"
+SCRIPT = """#!/bin/sh
+# What `docker run` would be: a process that is another one's parent.
+"$@" &
+child=$!
+trap 'kill $child' TERM
+wait $child
+"""
+
+
+def study(**engine: object) -> StudySpec:
+    return StudySpec.model_validate({"name": "contract", "model": "Qwen/Qwen3-8B", "engine": engine})
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
+
+
+class TestSimulated(EngineContract):
+    def engine(self) -> Engine:
+        env = {"AUTOTUNE_SIM_PROCS": "1", "AUTOTUNE_SIM_STARTUP": "0"}
+        return create_engine(study(kind="simulated", simulate={"speed": 50}, env=env))
+
+    def config(self) -> EngineConfig:
+        return EngineConfig.of({"max_num_seqs": 32, "max_num_batched_tokens": 2048})
+
+    async def test_limits_change_on_the_running_engine(self, tmp_path: Path) -> None:
+        engine = self.engine()
+        running = await engine.start(self.config(), Lease((), 0), folder=tmp_path)
+        assert not isinstance(running, StartFailure)
+        try:
+            assert "max_num_seqs" in engine.live_settings
+            assert await running.reconfigure({"max_num_seqs": 2})
+            assert not await running.reconfigure({"max_num_seqs": 64}), "more than it was started with"
+        finally:
+            await running.stop()
+
+
+class TestCommand(EngineContract):
+    keyed = True
+
+    @pytest.fixture(autouse=True)
+    def script(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "start.sh"
+        self.path.write_text(SCRIPT)
+        self.path.chmod(0o755)
+
+    def engine(self) -> Engine:
+        words = [str(self.path), sys.executable, str(SERVER), "serve", "{model}", "--host", "127.0.0.1"]
+        start = [*words, "--port", "{port}", "--served-model-name", "{name}", "{args}"]
+        return create_engine(study(kind="command", command={"start": start}))
+
+
+class TestEndpoint(EngineContract):
+    owned = False
+    keyed = True
+
+    @pytest.fixture(autouse=True)
+    def server(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        hold = PortHold()
+        self.port = hold.port
+        monkeypatch.setenv("MY_ENDPOINT_KEY", "secret-key")
+        words = ["serve", "m", "--host", "127.0.0.1", "--port", str(hold.port), "--served-model-name", "theirs"]
+        env = {"PATH": os.environ["PATH"], "VLLM_API_KEY": "secret-key"}
+        with subprocess.Popen([sys.executable, str(SERVER), *words], env=env, stdout=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + 20
+            while not listening_inodes(hold.port) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            hold.release()
+            yield
+            assert process.poll() is None, "an endpoint must not be stopped"
+            process.kill()
+
+    def engine(self) -> Engine:
+        return create_engine(
+            study(kind="endpoint", url=f"http://127.0.0.1:{self.port}/", api_key_env="MY_ENDPOINT_KEY")
+        )
+
+    async def test_it_claims_nothing(self, tmp_path: Path) -> None:
+        running = await self.engine().start(EngineConfig(), Lease((), 0), folder=tmp_path)
+        assert not isinstance(running, StartFailure)
+        assert running.processes() == ()
+        assert running.log is None
+        assert running.served_model == "theirs"
+        assert not await running.reconfigure({"max_num_seqs": 1})
+        assert not await running.reset_caches()
+        await running.stop()
+
+    async def test_wrong_key_and_wrong_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MY_ENDPOINT_KEY", "another")
+        refused = await self.engine().start(EngineConfig(), Lease((), 0), folder=tmp_path)
+        assert isinstance(refused, StartFailure)
+        assert "refuses the key" in refused.failure.reason
+        monkeypatch.setenv("MY_ENDPOINT_KEY", "secret-key")
+        spec = study(
+            kind="endpoint", url=f"http://127.0.0.1:{self.port}", api_key_env="MY_ENDPOINT_KEY", served_model="x"
+        )
+        unknown = await create_engine(spec).start(EngineConfig(), Lease((), 0), folder=tmp_path)
+        assert isinstance(unknown, StartFailure)
+        assert "it serves theirs, not x" in unknown.failure.reason
+
+    def test_key_that_is_not_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("MY_ENDPOINT_KEY")
+        with pytest.raises(SpecError, match="MY_ENDPOINT_KEY is not set"):
+            self.engine()
+
+
+def test_every_kind_of_the_study_file_is_in_the_registry() -> None:
+    kinds = StudySpec.model_json_schema()["$defs"]["EngineSpec"]["properties"]["kind"]["enum"]
+    assert set(ENGINES) == set(kinds)
