@@ -198,6 +198,7 @@ def simulated_recipe(spec: StudySpec) -> SimulatedRecipe:
             "AUTOTUNE_SIM_CARD": simulate.card,
             "AUTOTUNE_SIM_SPEED": f"{simulate.speed:g}",
             "AUTOTUNE_SIM_NOISE": f"{simulate.noise:g}",
+            "AUTOTUNE_SIM_STARTUP": f"{simulate.startup:g}",
         }
         if simulate.fault:
             settings["AUTOTUNE_SIM_FAULT"] = simulate.fault

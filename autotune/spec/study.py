@@ -107,6 +107,8 @@ class SimulatedSpec(Part):
     """How much faster than real time; measured times are scaled back."""
     noise: Annotated[Share, Field(le=0.5)] = 0.01
     """Relative standard deviation of a step's time."""
+    startup: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Scale of the simulated start-up time: 0.1 starts in a tenth of what the card would take."""
     fault: str | None = None
     """A fault to play, for tests."""
 

@@ -1,0 +1,5 @@
+"""`python -m autotune`."""
+
+from autotune.cli.app import main
+
+main()
