@@ -1,7 +1,12 @@
-"""Good and bad study files with the exact message that a user sees. The corpus is the test of the specification."""
+"""Good and bad study files with the exact message that a user sees. The corpus is the test of the specification.
+
+After a change of the types, `UPDATE_EXPECTED=1 pytest tests/unit/spec/test_corpus.py` writes the messages anew; read the
+difference before you commit it.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,7 +48,10 @@ def test_bad_files_say_what_is_wrong(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(path.parent)
     with pytest.raises(SpecError) as caught:
         load_study(path.name)
-    assert str(caught.value) == path.with_suffix(".expected").read_text(encoding="utf-8").rstrip("\n")
+    expected = path.with_suffix(".expected")
+    if os.environ.get("UPDATE_EXPECTED"):
+        expected.write_text(f"{caught.value}\n", encoding="utf-8")
+    assert str(caught.value) == expected.read_text(encoding="utf-8").rstrip("\n")
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
