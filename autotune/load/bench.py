@@ -13,7 +13,8 @@ from autotune.load.client import LoadClient
 from autotune.load.early import Progress
 from autotune.load.enginewatch import metrics_of
 from autotune.load.knee import Knee, Ramp, climb, find_capacity, holds, locate_knee
-from autotune.load.measure import levels_of, measure
+from autotune.load.measure import measure
+from autotune.load.plan import levels_of
 from autotune.load.report import Level, LevelReport, Target
 from autotune.spec.study import LoadSpec, SloSpec
 

@@ -15,7 +15,8 @@ from autotune.load.metrics import Window
 from autotune.load.records import Records, decode
 from autotune.load.report import Level, Target
 from autotune.load.steady import Observation, WarmUp
-from autotune.load.workload import RequestMaker, Turn
+from autotune.load.turns import Turn
+from autotune.load.workload import RequestMaker
 from autotune.spec.study import LoadSpec, SloSpec
 
 OPEN_CONNECTIONS = 64
@@ -144,7 +145,7 @@ class LevelRun:
             if warm_up.done(Observation(mark.at, mark.finished, mark.chunks, self._sum("inflight"))):
                 return warm_up.steady, None
             self._tell("warmup", begin, mark)
-            if self.exhausted and self._sum("queue") == 0:
+            if self.exhausted and self._queued() == 0:
                 return warm_up.steady, None
 
     async def _measure(self, begin: _Mark) -> tuple[Window, str | None]:
@@ -173,7 +174,7 @@ class LevelRun:
         elapsed = mark.at - begin.at
         if elapsed >= self.spec.window.max_duration:
             return True
-        if self.exhausted and self._sum("queue") == 0:
+        if self.exhausted and self._queued() == 0:
             return not self.closed or self._sum("inflight") == 0
         assert self.duration is not None
         done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent

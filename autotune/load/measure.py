@@ -17,21 +17,17 @@ from autotune.load.early import HopelessRule, Progress
 from autotune.load.enginewatch import EngineWatch
 from autotune.load.level import EngineDied, LevelResult, LevelRun, Watchers
 from autotune.load.metrics import PERCENTILES, summarise
+from autotune.load.plan import levels_of, plan_hash, planned_turns
 from autotune.load.report import Level, LevelReport, LoadReport, Target
+from autotune.load.turns import Turn
 from autotune.load.validity import check_engine, check_window
-from autotune.load.workload import Alphabet, RequestMaker, Turn, plan_hash, planned_turns
+from autotune.load.workload import Alphabet, RequestMaker
 from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
 
 __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
 
 IDLE_TIMEOUT = 10.0
 """Real seconds to wait between levels until the server has dropped the cancelled requests."""
-
-
-def levels_of(spec: LoadSpec) -> list[Level]:
-    """The levels of a load."""
-    kind = "closed" if spec.arrivals == "closed" else "open"
-    return [Level(kind, value) for value in spec.levels]
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,22 @@
-"""What is sent: prompts of exact length, fresh in every trial, with lengths and arrivals that all trials share."""
+"""What is sent: prompts of exact length with fresh content in every trial."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from autotune.errors import SpecError
-from autotune.load.arrivals import arrival_times
-from autotune.load.records import Floats, Ints
-from autotune.load.report import Level, Target
+from autotune.load.records import Ints
+from autotune.load.report import Target
+from autotune.load.turns import Turn
 from autotune.load.wire import WireRequest
-from autotune.spec.study import LengthSpec, LoadSpec
+from autotune.spec.study import LoadSpec
 
-BLOCK = 256
-"""Lengths are drawn in blocks of this size, so that they do not depend on how many requests are used."""
-HASHED_REQUESTS = 2048
-"""The plan's hash covers the lengths and times of so many requests."""
-NAN = float("nan")
 _WORDS = """
 time year people way day man thing woman life child world school state family student group country problem hand
 part place case week company system program question work government number night point home water room mother
@@ -34,6 +27,11 @@ reason research girl guy moment air teacher force education
 """
 WORDS = tuple(_WORDS.split())
 """Common words; nearly every tokenizer has each of them, with its space, as one token."""
+
+
+SHARED_BLOCKS = 2048
+"""Shared texts kept in memory; others are made again from their seed."""
+_NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,111 +60,6 @@ def ordinary_ids(vocabulary: int) -> tuple[int, ...]:
     return tuple(range(low, max(high, low + 1)))
 
 
-def draw_lengths(spec: int | LengthSpec, generator: np.random.Generator, size: int) -> Ints:
-    """Token lengths by the law of `spec`, rounded and cut to [low, high].
-
-    Raises:
-        SpecError: an `empirical` file is missing or holds no lengths.
-    """
-    if isinstance(spec, int):
-        return np.full(size, spec, dtype=np.int64)
-    low, high = spec.low, spec.high if spec.high is not None else 10_000_000
-    if spec.kind == "fixed":
-        values = np.full(size, spec.mean)
-    elif spec.kind == "normal":
-        values = generator.normal(spec.mean, spec.stdev, size)
-    elif spec.kind == "lognormal":
-        # mean and stdev are those of the lengths themselves, not of their logarithms
-        sigma2 = np.log1p((spec.stdev / spec.mean) ** 2)
-        values = generator.lognormal(np.log(spec.mean) - sigma2 / 2, np.sqrt(sigma2), size)
-    elif spec.kind == "uniform":
-        top = spec.high if spec.high is not None else max(low, round(2 * spec.mean - low))
-        values = generator.integers(low, top + 1, size).astype(np.float64)
-    else:
-        values = draw_empirical(spec.file, generator, size)
-    lengths: Ints = np.clip(np.rint(values), low, high).astype(np.int64)
-    return lengths
-
-
-def draw_empirical(file: str | None, generator: np.random.Generator, size: int) -> Floats:
-    """Lengths drawn from a file: one length a line, or a histogram written by `autotune load from-metrics`."""
-    if file is None:
-        raise SpecError("an empirical length needs a file", key="load.*_tokens.file", hint="file: lengths.txt")
-    try:
-        text = Path(file).read_text()
-    except OSError as error:
-        raise SpecError(f"cannot read the lengths: {error.strerror}", file=file) from None
-    if text.lstrip().startswith("{"):
-        return _draw_histogram(file, text, generator, size)
-    numbers: list[float] = []
-    for line, entry in enumerate(text.splitlines(), 1):
-        if entry.strip() and not entry.lstrip().startswith("#"):
-            try:
-                numbers.append(float(entry.split(",")[0]))
-            except ValueError:
-                raise SpecError(f"{entry!r} is no length", file=file, line=line, hint="one number a line") from None
-    if not numbers:
-        raise SpecError("the file holds no lengths", file=file, hint="one number a line")
-    return generator.choice(np.array(numbers), size)
-
-
-def _draw_histogram(file: str, text: str, generator: np.random.Generator, size: int) -> Floats:
-    try:
-        buckets = json.loads(text)["buckets"]
-        edges = np.array([[float(item["low"]), float(item["high"])] for item in buckets])
-        weights = np.array([float(item["count"]) for item in buckets])
-    except (ValueError, KeyError, TypeError):
-        raise SpecError(
-            "the histogram cannot be read", file=file, hint='{"buckets": [{"low": 0, "high": 10, "count": 5}]}'
-        ) from None
-    if not len(weights) or weights.sum() <= 0:
-        raise SpecError("the histogram is empty", file=file)
-    chosen = generator.choice(len(weights), size, p=weights / weights.sum())
-    low, high = edges[chosen, 0], edges[chosen, 1]
-    lengths: Floats = np.maximum(1.0, np.ceil(low + (high - low) * (1.0 - generator.random(size))))
-    return lengths
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One planned request: lengths, prefix group (-1: none), planned time, and whether it follows the one before."""
-
-    input_tokens: int
-    output_tokens: int
-    prefix: int = -1
-    due: float = NAN
-    follows: bool = False
-    blocks: tuple[int, ...] = ()
-    """Ids of shared blocks (traces), the first ones of the prompt."""
-    block_tokens: int = 512
-    text: str = ""
-    """A prompt of the user's own, sent as it is."""
-
-
-def planned_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
-    """The endless plan of one level: equal for all trials of a study (it depends on the load alone)."""
-    lengths = np.random.default_rng([spec.seed, number, 1])
-    times: Iterator[float] | None = None
-    if spec.arrivals in ("constant", "poisson", "gamma"):
-        kind = spec.arrivals
-        times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])
-    while True:
-        inputs = draw_lengths(spec.input_tokens, lengths, BLOCK)
-        outputs = draw_lengths(spec.output_tokens, lengths, BLOCK)
-        prefixes = lengths.integers(0, spec.prefix.count, BLOCK) if spec.prefix else np.full(BLOCK, -1)
-        shares = lengths.random(BLOCK)
-        for position in range(BLOCK):
-            follows = spec.turns > 1 and position % spec.turns > 0
-            use = spec.prefix is not None and shares[position - position % spec.turns] < spec.prefix.share
-            yield Turn(
-                input_tokens=int(inputs[position]),
-                output_tokens=int(outputs[position]),
-                prefix=int(prefixes[position - position % spec.turns]) if use else -1,
-                due=next(times) if times is not None and not follows else NAN,
-                follows=follows,
-            )
-
-
 @dataclass
 class RequestMaker:
     """Turns the plan into requests with fresh content.
@@ -189,8 +82,8 @@ class RequestMaker:
         self._digest = hashlib.blake2b(digest_size=16)
         self._index = count()
         self._generator = np.random.default_rng([*self.content_seed, 4])
-        self._history: list[int] = []
-        self._shared: dict[tuple[int, int, int], list[int]] = {}
+        self._history: Ints = _NOTHING
+        self._block = lru_cache(maxsize=SHARED_BLOCKS)(self._make_block)
         self._by_ids = self.spec.api == "completions" and bool(self.alphabet.ids)
         self._table = [str(item) for item in self.alphabet.ids] if self._by_ids else [" " + word for word in WORDS]
         self._head = self._http_head()
@@ -226,51 +119,48 @@ class RequestMaker:
         """Hash of everything made so far."""
         return self._digest.hexdigest()
 
-    def _draw(self, generator: np.random.Generator, tokens: int) -> list[int]:
+    def _draw(self, generator: np.random.Generator, tokens: int) -> Ints:
         """Positions in the alphabet. Frequent tokens (low ids, by how BPE is built) come more often, as in text."""
         size = len(self._table)
         if size < 200:
-            return [int(item) for item in generator.integers(0, size, tokens)]
+            return generator.integers(0, size, tokens)
         offset = size * 0.02
         ranks = offset * np.exp(generator.random(tokens) * np.log((size + offset) / offset)) - offset
-        positions: list[int] = np.minimum(ranks.astype(np.int64), size - 1).tolist()
+        positions: Ints = np.minimum(ranks.astype(np.int64), size - 1)
         return positions
 
-    def _block(self, kind: int, name: int, tokens: int) -> list[int]:
-        key = (kind, name, tokens)
-        if key not in self._shared:
-            generator = np.random.default_rng([self.content_seed[0], 5, kind, name])
-            self._shared[key] = self._draw(generator, tokens)
-        return self._shared[key]
+    def _make_block(self, kind: int, name: int, tokens: int) -> Ints:
+        """A text that several prompts share. Its content depends on its name and on the trial alone."""
+        return self._draw(np.random.default_rng([self.content_seed[0], 5, kind, name]), tokens)
 
-    def _prompt(self, turn: Turn) -> list[int]:
+    def _prompt(self, turn: Turn) -> Ints:
         wanted = turn.input_tokens
         if not self._by_ids:
             wanted = max(1, round((wanted - self.alphabet.overhead) * self.alphabet.words_per_token))
-        start: list[int] = []
+        parts: list[Ints] = []
         if turn.follows:
-            start = self._history
-            wanted += len(start)
+            parts = [self._history]
+            wanted += len(self._history)
         elif turn.prefix >= 0 and self.spec.prefix is not None:
-            start = self._block(0, turn.prefix, min(self.spec.prefix.tokens, wanted))
+            parts = [self._block(0, turn.prefix, self.spec.prefix.tokens)]
         elif turn.blocks:
-            for name in turn.blocks:
-                start = start + self._block(1, name, turn.block_tokens)
-            start = start[:wanted]
-        return start + self._draw(self._generator, max(0, wanted - len(start)))
+            parts = [self._block(1, name, turn.block_tokens) for name in turn.blocks]
+        known = sum(len(part) for part in parts)
+        parts.append(self._draw(self._generator, max(0, wanted - known)))
+        return np.concatenate(parts)[:wanted]
 
     def make(self, turn: Turn, scale: float) -> WireRequest:
         """The request for a turn; its due time is in real seconds (`scale` is the target's time scale)."""
         if turn.text:
-            prompt: list[int] = []
+            prompt = _NOTHING
             text = json.dumps(turn.text)
         else:
             prompt = self._prompt(turn)
             table = self._table
-            joined = (",".join if self._by_ids else "".join)([table[position] for position in prompt])
+            joined = (",".join if self._by_ids else "".join)([table[position] for position in prompt.tolist()])
             text = f"[{joined}]" if self._by_ids else json.dumps(joined.lstrip())
         if self.spec.turns > 1:
-            self._history = prompt + self._draw(self._generator, turn.output_tokens)
+            self._history = np.concatenate([prompt, self._draw(self._generator, turn.output_tokens)])
         asked = f'"messages":[{{"role":"user","content":{text}}}]' if self.spec.api == "chat" else f'"prompt":{text}'
         body = (
             f'{{"model":{json.dumps(self.target.model)},{asked},"max_tokens":{turn.output_tokens},"temperature":0,'
@@ -281,13 +171,3 @@ class RequestMaker:
         self.prompt_lengths.append(planned)
         data = self._head + str(len(body)).encode() + b"\r\n\r\n" + body
         return WireRequest(next(self._index), turn.due / scale, turn.output_tokens, turn.follows, data)
-
-
-def plan_hash(spec: LoadSpec, level: Level, turns: Iterator[Turn]) -> str:
-    """Hash of the lengths and times of a level; equal for all trials of a study."""
-    digest = hashlib.blake2b(f"{spec.api} {level}".encode(), digest_size=16)
-    for _, turn in zip(range(HASHED_REQUESTS), turns, strict=False):
-        due = "" if turn.due != turn.due else f"{turn.due:.6f}"
-        fields = f"{turn.input_tokens} {turn.output_tokens} {turn.prefix} {due} {turn.follows} {turn.blocks}\n"
-        digest.update(fields.encode())
-    return digest.hexdigest()

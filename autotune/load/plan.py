@@ -1,0 +1,93 @@
+"""The plan of a load: which lengths at which times. It is drawn from the study's seed and never from the trial's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autotune.load.arrivals import arrival_times
+from autotune.load.lengths import draw_lengths
+from autotune.load.report import Level
+from autotune.load.traces import read_trace
+from autotune.load.turns import NAN, Turn
+from autotune.spec.study import LoadSpec
+
+BLOCK = 256
+"""Lengths are drawn in blocks of this size, so that they do not depend on how many requests are used."""
+HASHED_REQUESTS = 2048
+"""The plan's hash covers the lengths and times of so many requests."""
+
+
+def levels_of(spec: LoadSpec) -> list[Level]:
+    """The levels of a load.
+
+    A trace is replayed at its own pace times `trace.speed`, or at the mean rates that `levels` names when it is given.
+    A trace without times (ShareGPT) runs in closed loop.
+
+    Raises:
+        SpecError: the trace cannot be read.
+    """
+    if spec.trace is not None and spec.arrivals == "trace":
+        rate = mean_rate(read_trace(spec.trace, spec.seed))
+        if rate is None:
+            return [Level("closed", value) for value in spec.levels]
+        return [Level("open", value) for value in (spec.levels if "levels" in spec.model_fields_set else [rate])]
+    return [Level("closed" if spec.arrivals == "closed" else "open", value) for value in spec.levels]
+
+
+def mean_rate(turns: Sequence[Turn]) -> float | None:
+    """Requests a second of a trace, or None where it has no times."""
+    if not turns or turns[0].due != turns[0].due:
+        return None
+    span = turns[-1].due - turns[0].due
+    return (len(turns) - 1) / span if span > 0 else float(len(turns))
+
+
+def planned_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
+    """The plan of one level: equal for all trials of a study (it depends on the load alone). Endless but for traces.
+
+    Raises:
+        SpecError: a trace or a file of lengths cannot be read.
+    """
+    if spec.trace is not None and spec.arrivals == "trace":
+        turns = read_trace(spec.trace, spec.seed)
+        rate = mean_rate(turns)
+        stretch = rate / level.value if rate is not None else 1.0
+        return iter([replace(turn, due=turn.due * stretch) for turn in turns])
+    return _drawn_turns(spec, level, number)
+
+
+def _drawn_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
+    lengths = np.random.default_rng([spec.seed, number, 1])
+    times: Iterator[float] | None = None
+    if spec.arrivals in ("constant", "poisson", "gamma"):
+        kind = spec.arrivals
+        times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])
+    while True:
+        inputs = draw_lengths(spec.input_tokens, lengths, BLOCK)
+        outputs = draw_lengths(spec.output_tokens, lengths, BLOCK)
+        prefixes = lengths.integers(0, spec.prefix.count, BLOCK) if spec.prefix else np.full(BLOCK, -1)
+        shares = lengths.random(BLOCK)
+        for position in range(BLOCK):
+            follows = spec.turns > 1 and position % spec.turns > 0
+            use = spec.prefix is not None and shares[position - position % spec.turns] < spec.prefix.share
+            yield Turn(
+                input_tokens=int(inputs[position]),
+                output_tokens=int(outputs[position]),
+                prefix=int(prefixes[position - position % spec.turns]) if use else -1,
+                due=next(times) if times is not None and not follows else NAN,
+                follows=follows,
+            )
+
+
+def plan_hash(spec: LoadSpec, level: Level, turns: Iterator[Turn]) -> str:
+    """Hash of the lengths and times of a level; equal for all trials of a study."""
+    digest = hashlib.blake2b(f"{spec.api} {level}".encode(), digest_size=16)
+    for _, turn in zip(range(HASHED_REQUESTS), turns, strict=False):
+        due = "" if turn.due != turn.due else f"{turn.due:.6f}"
+        fields = f"{turn.input_tokens} {turn.output_tokens} {turn.prefix} {due} {turn.follows} {turn.blocks}\n"
+        digest.update(fields.encode())
+    return digest.hexdigest()

@@ -1,0 +1,156 @@
+"""Plans, lengths, arrivals and contents."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from autotune.errors import SpecError
+from autotune.load.arrivals import arrival_times
+from autotune.load.lengths import draw_lengths
+from autotune.load.plan import plan_hash, planned_turns
+from autotune.load.report import Level, Target
+from autotune.load.workload import Alphabet, RequestMaker, ordinary_ids
+from autotune.spec.study import LengthSpec, LoadSpec, PrefixSpec
+
+TARGET = Target("http://127.0.0.1:8000", "m")
+CLOSED = Level("closed", 4)
+
+
+def prompts(spec: LoadSpec, count: int, seed: int = 1) -> list[list[int]]:
+    maker = RequestMaker(TARGET, spec, Alphabet(ids=ordinary_ids(32000)), [seed, 0])
+    turns = islice(planned_turns(spec, CLOSED, 0), count)
+    return [json.loads(maker.make(turn, 1.0).data.split(b"\r\n\r\n", 1)[1])["prompt"] for turn in turns]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mean", "stdev", "cv"),
+    [("normal", 200, 40, 0.2), ("lognormal", 200, 100, 0.5), ("uniform", 200, 0, 0.57), ("fixed", 200, 0, 0)],
+)
+def test_length_laws(kind, mean, stdev, cv):
+    spec = LengthSpec(kind=kind, mean=mean, stdev=stdev, high=399 if kind == "uniform" else None)
+    drawn = draw_lengths(spec, np.random.default_rng(1), 20_000)
+    assert drawn.mean() == pytest.approx(200, rel=0.03)
+    assert drawn.std() / drawn.mean() == pytest.approx(cv, abs=0.03)
+
+
+def test_lengths_are_cut():
+    spec = LengthSpec(kind="normal", mean=10, stdev=50, low=5, high=20)
+    drawn = draw_lengths(spec, np.random.default_rng(1), 1000)
+    assert drawn.min() == 5 and drawn.max() == 20
+
+
+def test_empirical_lengths(tmp_path):
+    file = tmp_path / "lengths.txt"
+    file.write_text("# mine\n10\n20\n\n20\n")
+    drawn = draw_lengths(LengthSpec(kind="empirical", file=str(file)), np.random.default_rng(1), 3000)
+    assert set(drawn.tolist()) == {10, 20}
+    assert (drawn == 20).mean() == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_empirical_histograms(tmp_path):
+    file = tmp_path / "lengths.json"
+    file.write_text('{"buckets": [{"low": 0, "high": 10, "count": 1}, {"low": 100, "high": 110, "count": 3}]}')
+    drawn = draw_lengths(LengthSpec(kind="empirical", file=str(file)), np.random.default_rng(1), 4000)
+    assert drawn.min() >= 1 and drawn.max() <= 110
+    assert ((drawn > 10) & (drawn <= 100)).sum() == 0
+    assert (drawn > 100).mean() == pytest.approx(0.75, abs=0.04)
+
+
+@pytest.mark.parametrize("content", ["", "ten\n", "{}", '{"buckets": []}', '{"buckets": [{"low": 1}]}'])
+def test_damaged_length_files(tmp_path, content):
+    file = tmp_path / "lengths"
+    file.write_text(content)
+    with pytest.raises(SpecError, match=re.escape(str(file))):
+        draw_lengths(LengthSpec(kind="empirical", file=str(file)), np.random.default_rng(1), 5)
+
+
+@pytest.mark.parametrize(("kind", "burstiness", "cv"), [("poisson", 1, 1), ("gamma", 0.25, 2), ("constant", 1, 0)])
+def test_arrivals_have_the_rate_and_the_burstiness(kind, burstiness, cv):
+    times = np.array(list(islice(arrival_times(kind, 8.0, burstiness, [1]), 20_000)))
+    gaps = np.diff(times)
+    assert 1 / gaps.mean() == pytest.approx(8, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, abs=0.06)
+    # independent: no correlation between neighbours
+    if cv:
+        assert abs(np.corrcoef(gaps[1:], gaps[:-1])[0, 1]) < 0.03
+
+
+def test_the_plan_depends_on_the_load_alone():
+    spec = LoadSpec(input_tokens={"kind": "uniform", "high": 50}, arrivals="poisson", levels=[3])
+    level = Level("open", 3)
+    assert plan_hash(spec, level, planned_turns(spec, level, 0)) == plan_hash(
+        spec, level, planned_turns(spec, level, 0)
+    )
+    other = spec.model_copy(update={"seed": 2})
+    assert plan_hash(other, level, planned_turns(other, level, 0)) != plan_hash(
+        spec, level, planned_turns(spec, level, 0)
+    )
+
+
+def test_prompts_are_exact_ordinary_and_fresh():
+    spec = LoadSpec(input_tokens=64)
+    first, second = prompts(spec, 50, seed=1), prompts(spec, 50, seed=2)
+    assert all(len(prompt) == 64 for prompt in first)
+    ids = {token for prompt in first for token in prompt}
+    assert min(ids) >= 1000 and max(ids) < 31_000 and len(ids) > 500
+    assert not {tuple(p[:16]) for p in first} & {tuple(p[:16]) for p in second}
+
+
+@pytest.mark.parametrize("vocabulary", [300, 1000, 32_000, 49_152, 151_552, 262_144])
+def test_ordinary_ids_leave_both_ends_out(vocabulary):
+    ids = ordinary_ids(vocabulary)
+    assert ids[0] > 0 and ids[-1] < vocabulary - 1 and len(ids) > vocabulary // 3
+
+
+def test_shared_prefixes_have_the_stated_share():
+    spec = LoadSpec(input_tokens=64, prefix=PrefixSpec(count=2, tokens=32, share=0.5))
+    heads = [tuple(prompt[:32]) for prompt in prompts(spec, 200)]
+    repeated = [head for head in heads if heads.count(head) > 1]
+    assert len(set(repeated)) == 2
+    assert len(repeated) / 200 == pytest.approx(0.5, abs=0.12)
+    tails = [tuple(prompt[32:]) for prompt in prompts(spec, 200)]
+    assert len(set(tails)) == 200
+
+
+def test_conversations_repeat_what_was_said():
+    spec = LoadSpec(input_tokens=20, output_tokens=5, turns=3)
+    one, two, three, fresh = prompts(spec, 4)
+    assert [len(one), len(two), len(three), len(fresh)] == [20, 45, 70, 20]
+    assert two[:20] == one and three[:45] == two and fresh[:20] != one
+
+
+async def test_chat_prompts_are_priced_by_the_server(start_server, client, tmp_path):
+    """The scripted template adds seven tokens; a word is a token there."""
+    from autotune.load.measure import measure
+    from autotune.spec.study import WarmupSpec, WindowSpec
+
+    server = await start_server()
+    spec = LoadSpec(
+        api="chat", input_tokens=30, output_tokens=3, levels=[2], warmup=WarmupSpec(requests=2, max_duration=1),
+        window=WindowSpec(duration=0.3),
+    )  # fmt: skip
+    await measure(server.target, spec, trial_seed=1, folder=tmp_path, client=client)
+    streamed = [request for request in server.requests if request.get("stream")]
+    assert {server.count_prompt(request) for request in streamed} == {30}
+
+
+async def test_conversations_run_turn_after_turn(start_server, client, tmp_path):
+    from autotune.load.measure import measure
+    from autotune.spec.study import WarmupSpec, WindowSpec
+
+    server = await start_server()
+    spec = LoadSpec(
+        input_tokens=10, output_tokens=4, turns=2, levels=[2], warmup=WarmupSpec(requests=4, max_duration=1),
+        window=WindowSpec(duration=0.5),
+    )  # fmt: skip
+    (level,) = (await measure(server.target, spec, trial_seed=1, folder=tmp_path, client=client)).levels
+    assert level.invalid == ()
+    sizes = [len(request["prompt"]) for request in server.requests]
+    assert abs(sizes.count(10) - sizes.count(24)) <= 2
+    begun = {tuple(request["prompt"]) for request in server.requests if len(request["prompt"]) == 10}
+    assert all(tuple(r["prompt"][:10]) in begun for r in server.requests if len(r["prompt"]) == 24)
