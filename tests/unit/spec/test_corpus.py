@@ -1,7 +1,7 @@
 """Good and bad study files with the exact message that a user sees. The corpus is the test of the specification.
 
-After a change of the types, `UPDATE_EXPECTED=1 pytest tests/unit/spec/test_corpus.py` writes the messages anew; read the
-difference before you commit it.
+After a change of the types, `UPDATE_EXPECTED=1 pytest tests/unit/spec/test_corpus.py` writes the messages anew; read
+the difference before you commit it.
 """
 
 from __future__ import annotations
