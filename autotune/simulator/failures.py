@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .memory import MemoryPlan
+
 
 class ConfigRefusal(Exception):
     """Refused while the configuration is built, in the API server: traceback, exit code 1."""
@@ -19,6 +24,8 @@ class EngineFailure(Exception):
         self.phase = phase
         self.error = error
         self.hints = hints
+        self.memory: MemoryPlan | None = None
+        """The layout that did not fit, where the start had come so far."""
 
 
 def invalid(config: str, message: str) -> ConfigRefusal:

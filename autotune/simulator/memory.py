@@ -99,35 +99,11 @@ def sampler_gib(settings: EngineSettings) -> float:
     return settings.max_num_seqs * settings.shape.vocab * 4 * _SAMPLER_COPIES / GIB
 
 
-def _check_blocks(settings: EngineSettings, kv_gib: float) -> int:
-    """Number of KV blocks, or vLLM's refusal."""
-    if kv_gib <= 0:
-        raise EngineFailure(
-            "kv_init",
-            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-            "initializing the engine.",
-            f"Available KV cache memory: {kv_gib:.2f} GiB",
-        )
-    block_bytes = settings.kv_bytes_per_token * settings.block_size
-    blocks = int(kv_gib * GIB // block_bytes)
-    needed = settings.max_model_len * settings.kv_bytes_per_token / GIB
-    if blocks * settings.block_size < settings.max_model_len:
-        raise EngineFailure(
-            "kv_init",
-            f"ValueError: To serve at least one request with the models's max seq len ({settings.max_model_len}), "
-            f"({needed:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
-            f"({kv_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
-            f"{blocks * settings.block_size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` "
-            "when initializing the engine.",
-            f"Available KV cache memory: {kv_gib:.2f} GiB",
-        )
-    return blocks
-
-
 def plan(settings: EngineSettings) -> MemoryPlan:
     """Lay out one card's memory.
 
-    :raises EngineFailure: with phase ``init``, ``load``, ``profile``, ``kv_init``, ``capture`` or ``warmup``.
+    :raises EngineFailure: with phase ``init``, ``load``, ``profile``, ``kv_init``, ``capture`` or ``warmup``; from
+        ``profile`` on it carries the layout that did not fit.
     """
     card, s = settings.card, settings
     budget = s.gpu_memory_utilization * card.memory_gib
@@ -146,28 +122,69 @@ def plan(settings: EngineSettings) -> MemoryPlan:
         matrix = max(s.shape.head_parameters * BYTES[s.dtype] / s.tensor_parallel / GIB, 0.08)
         raise out_of_memory("load", matrix, card.memory_gib, min(0.05, matrix / 2))
     activation = activation_gib(s)
-    if loaded + activation > card.free_gib:
-        raise out_of_memory(
-            "profile", activation, card.memory_gib, card.free_gib - loaded, "self.model_runner.profile_run()"
-        )
     kv = (s.kv_cache_memory_bytes / GIB) if s.kv_cache_memory_bytes is not None else budget - loaded - activation
-    blocks = _check_blocks(s, kv)
-    left = card.free_gib - loaded - kv
-    if left < 0:
-        raise out_of_memory("kv_init", kv, card.memory_gib, card.free_gib - loaded)
-    graphs = graph_gib(s)
-    if graphs > left:
+    layout = MemoryPlan(
+        total_gib=card.memory_gib,
+        free_at_start_gib=card.free_gib,
+        weights_gib=weights,
+        activation_gib=activation,
+        non_torch_gib=non_torch,
+        graphs_gib=graph_gib(s),
+        kv_gib=kv,
+        blocks=max(0, int(kv * GIB // (s.kv_bytes_per_token * s.block_size))),
+        block_size=s.block_size,
+        spare_gib=card.free_gib - loaded - kv - graph_gib(s),
+    )
+    try:
+        _check(s, layout)
+    except EngineFailure as failure:
+        failure.memory = layout
+        raise
+    return layout
+
+
+def _check(settings: EngineSettings, layout: MemoryPlan) -> None:
+    """Go through the profile run, the KV cache, graph capture and warm-up in their order."""
+    m = layout
+    left = m.free_at_start_gib - m.weights_gib - m.non_torch_gib
+    if m.activation_gib > left:
+        raise out_of_memory("profile", m.activation_gib, m.total_gib, left, "self.model_runner.profile_run()")
+    _check_kv(settings, m)
+    if m.kv_gib > left:
+        raise out_of_memory("kv_init", m.kv_gib, m.total_gib, left)
+    if m.spare_gib < 0:
         raise out_of_memory(
-            "capture", 0.002, card.memory_gib, 0.0004,
+            "capture",
+            0.002,
+            m.total_gib,
+            0.0004,
             "If out-of-memory error occurs during cudagraph capture, consider decreasing `gpu_memory_utilization` or "
             "switching to eager mode.",
-        )  # fmt: skip
-    if sampler_gib(s) > left - graphs:
+        )
+    if sampler_gib(settings) > m.spare_gib:
         raise EngineFailure(
             "warmup",
-            f"RuntimeError: CUDA out of memory occurred when warming up sampler with {s.max_num_seqs} dummy requests. "
-            "Please try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine.",
+            "RuntimeError: CUDA out of memory occurred when warming up sampler with "
+            f"{settings.max_num_seqs} dummy requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` "
+            "when initializing the engine.",
         )
-    return MemoryPlan(
-        card.memory_gib, card.free_gib, weights, activation, non_torch, graphs, kv, blocks, s.block_size, left - graphs
-    )
+
+
+def _check_kv(settings: EngineSettings, layout: MemoryPlan) -> None:
+    """See that there is a KV cache, and that one request of full length fits into it."""
+    if layout.kv_gib <= 0:
+        raise EngineFailure(
+            "kv_init",
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the engine.",
+        )
+    if layout.kv_tokens < settings.max_model_len:
+        needed = settings.max_model_len * settings.kv_bytes_per_token / GIB
+        raise EngineFailure(
+            "kv_init",
+            f"ValueError: To serve at least one request with the models's max seq len ({settings.max_model_len}), "
+            f"({needed:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({layout.kv_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
+            f"{layout.kv_tokens}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when "
+            "initializing the engine.",
+        )

@@ -82,7 +82,7 @@ class Startup:
         try:
             memory = plan(settings)
         except EngineFailure as failure:
-            deferred = failure
+            deferred, memory = failure, failure.memory
         await self._engine_phases(settings, memory, deferred)
         if memory is None:
             raise StartFailed
@@ -105,12 +105,22 @@ class Startup:
         config = config_line(settings, model, name) if settings is not None else f"model={model!r}, simulated=True"
         self.engine.info("core.py:116", f"Initializing a V1 LLM engine (v{VERSION}) with config: {config}")
         for phase in _PHASES:
+            self._announce(phase, settings, memory)
             await self._faulty(phase)
             if failure is not None and failure.phase == phase:
                 self._failed(failure)
                 raise StartFailed from failure
             if settings is not None:
                 await getattr(self, f"_{phase}")(settings, memory)
+
+    def _announce(self, phase: str, settings: EngineSettings | None, memory: MemoryPlan | None) -> None:
+        """What vLLM says before a phase, so that a failure in it can be told from one before it."""
+        if phase == "load":
+            self.engine.info("model_runner.py:284", "Loading model from scratch...")
+        elif phase == "kv_init" and memory is not None:
+            self.engine.info("gpu_worker.py:560", f"Available KV cache memory: {memory.kv_gib:.2f} GiB")
+        elif phase == "capture" and settings is not None and settings.graph_sizes:
+            self.engine.raw(f"Capturing CUDA graphs (PIECEWISE):   0%|          | 0/{len(settings.graph_sizes)}")
 
     async def _faulty(self, phase: str) -> None:
         faults = self.environment.faults
@@ -130,7 +140,6 @@ class Startup:
         await self._pass(_INIT_S)
 
     async def _load(self, settings: EngineSettings, memory: MemoryPlan | None) -> None:
-        self.engine.info("model_runner.py:284", "Loading model from scratch...")
         self.engine.info("cuda.py:482", "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].")
         if memory is None:
             await self._pass(1.0)
@@ -157,7 +166,6 @@ class Startup:
     async def _kv_init(self, settings: EngineSettings, memory: MemoryPlan | None) -> None:
         if memory is None:
             return
-        self.engine.info("gpu_worker.py:560", f"Available KV cache memory: {memory.kv_gib:.2f} GiB")
         self.engine.info("kv_cache_utils.py:2177", f"GPU KV cache size: {memory.kv_tokens:,} tokens")
         self.engine.info(
             "kv_cache_utils.py:2178",

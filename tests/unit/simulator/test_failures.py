@@ -2,6 +2,7 @@
 
 import pytest
 
+from autotune.engine.failures import FailureClass, Stage, classify
 from autotune.simulator.arguments import ArgumentError, parse
 from autotune.simulator.config import resolve
 from autotune.simulator.core import SimulatedRequest, Workload, simulate
@@ -146,6 +147,26 @@ def test_a_process_that_cannot_start_ends_with_vllms_exit_code(tmp_path, argumen
     with serving(tmp_path, *arguments, ready=False) as server:
         assert server.process.wait(20) == code
         assert text in server.text()
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted", "stage"),
+    [
+        ("llama-3.3-70b", FailureClass.OOM_WEIGHTS, Stage.WEIGHTS),
+        ("qwen3-8b --max-num-batched-tokens 1M", FailureClass.OOM_PROFILE_RUN, Stage.PROFILING),
+        ("qwen3-8b --gpu-memory-utilization 0.25", FailureClass.KV_CACHE_TOO_SMALL, Stage.KV_CACHE),
+        ("qwen3-8b --kv-cache-memory-bytes 64000M --max-num-seqs 256", FailureClass.OOM_GRAPH_CAPTURE, Stage.GRAPHS),
+        ("qwen3-8b --gpu-memory-utilization 0.985", FailureClass.OOM_SAMPLER_WARMUP, Stage.WARMUP),
+        ("smollm2-135m -tp 2", FailureClass.TP_DIVISIBILITY, Stage.INSPECT),
+        ("qwen3-8b --no-such-flag 3", FailureClass.CLI_UNKNOWN_ARGUMENT, Stage.IMPORT),
+    ],
+)
+def test_the_rest_of_the_project_recognises_the_failure(tmp_path, command, wanted, stage):
+    model, *arguments = command.split()
+    with serving(tmp_path, *arguments, ready=False, model=model) as server:
+        code = server.process.wait(20)
+        failure = classify(server.log, exit_code=code)
+    assert (failure.failure_class, failure.stage) == (wanted, stage)
 
 
 def test_the_cause_stands_in_the_engine_process_before_the_last_error(tmp_path):
