@@ -24,6 +24,7 @@ from autotune.preflight.terms import GIB, Terms
 MOST_SAMPLES = 32
 _WARM_COMPILE_S = 15.0
 """A compile that is shorter than this came from the cache; a cold one leaves a higher peak behind."""
+_SMALL = 0.1
 _BLOCK_DIGITS = 0.005 * GIB
 """The log rounds to a hundredth of a GiB."""
 
@@ -175,7 +176,7 @@ class Calibration:
         near = self._near(serving)
         return replace(
             terms,
-            weights=_exact(near.weights, _weights) or terms.weights * _ratio(self._formats(serving), _weights),
+            weights=_exact(near.weights, _weights) or terms.weights * self._weight_ratio(serving),
             activations=max(0.0, terms.activations + _shift(near.activations, _activations)),
             non_torch=_exact(near.layout, _non_torch) or max(0.0, terms.non_torch + _shift(self.samples, _non_torch)),
             graphs=_exact(near.graphs, _graphs) or terms.graphs * _ratio(self.samples, _graphs),
@@ -209,15 +210,18 @@ class Calibration:
         """The card's memory as the engine counts it, which is less than what NVML reports."""
         return max((s.total for s in self.samples if s.total is not None), default=None)
 
-    def margin(self, serving: Serving) -> float:
-        """Bytes by which the calibrated terms may be off."""
-        near = self._near(serving).activations
-        spread = _spread(near, _activations) + _spread(self.samples, _non_torch)
-        known = 0.15 * GIB if any(str(serving.layout) == s.layout for s in self.samples) else 0.6 * GIB
-        return known + spread
+    def margin(self, serving: Serving) -> float | None:
+        """Bytes by which the calibrated terms may be off; None where this layout and format were never started."""
+        near = self._near(serving)
+        if not near.weights:
+            return None
+        return 0.15 * GIB + _spread(near.activations, _activations) + _spread(near.layout, _non_torch)
 
-    def _formats(self, serving: Serving) -> tuple[Sample, ...]:
-        return tuple(s for s in self.samples if s.weight_format == serving.weight_format) or self.samples
+    def _weight_ratio(self, serving: Serving) -> float:
+        """Correction of another layout's weights, where it is a small one: a large one is a layout's own matter."""
+        alike = tuple(s for s in self.samples if s.weight_format == serving.weight_format) or self.samples
+        ratio = _ratio(alike, _weights)
+        return ratio if abs(ratio - 1) <= _SMALL else 1.0
 
     def _near(self, serving: Serving) -> _Near:
         layout = tuple(s for s in self.samples if s.layout == str(serving.layout))

@@ -127,6 +127,12 @@ class MemoryBudget:
     @property
     def rows(self) -> tuple[tuple[str, float], ...]:
         """The budget as a table: name and bytes."""
+        if self.gpu.cpu:
+            return (
+                ("memory of the host", self.gpu.memory_bytes),
+                ("weights", self.terms.weights),
+                ("KV cache", self.kv_cache),
+            )
         return (
             ("memory of the card", self.gpu.memory_bytes),
             ("taken when idle", self.gpu.idle_used or 0),
@@ -161,8 +167,8 @@ def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration:
     """
     serving = serving_of(config, facts, memory=gpu.memory_bytes, card=gpu.name, cpu=gpu.cpu)
     terms = calibration.corrected(serving, terms_of(facts, serving))
-    unsure = _margin(facts, serving, terms)
-    margin = min(unsure, calibration.margin(serving)) if calibration.samples else unsure
+    known = calibration.margin(serving)
+    margin = known if known is not None else _margin(facts, serving, terms)
     if gpu.cpu:
         return _cpu_budget(serving, terms, gpu, calibration, margin)
     left_out = calibration.left_out(terms)

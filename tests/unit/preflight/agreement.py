@@ -1,0 +1,147 @@
+"""Random configurations, judged by the preflight and by the simulator's own model of a start."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+
+from autotune.engine.startfacts import StartFacts
+from autotune.preflight.cards import card_facts
+from autotune.preflight.rules import CHECKS
+from autotune.preflight.simulated import facts_of_shape
+from autotune.preflight.study import StudyPreflight
+from autotune.simulator.arguments import parse
+from autotune.simulator.config import EngineSettings, resolve
+from autotune.simulator.failures import ConfigRefusal, EngineFailure
+from autotune.simulator.memory import MemoryPlan, plan
+from autotune.simulator.shapes import load_shape
+from autotune.space.argv import to_argv
+from autotune.space.config import EngineConfig
+
+MODELS = (
+    "glm-4-9b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b", "llama-3.3-70b",
+    "mixtral-8x7b", "smollm2-135m",
+)  # fmt: skip
+CARDS = ("h100", "h200", "a100", "l4")
+
+
+@dataclass
+class Agreement:
+    """How the two judged. `missed` and `false` count by the simulator's phase and by our rule."""
+
+    crashes: int = 0
+    caught: int = 0
+    good: int = 0
+    missed: Counter[str] = field(default_factory=Counter)
+    false: list[str] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+
+    @property
+    def recall(self) -> float:
+        return self.caught / self.crashes
+
+    def __str__(self) -> str:
+        worst = max(map(abs, self.errors), default=0.0)
+        median = statistics.median(map(abs, self.errors)) if self.errors else 0.0
+        return (
+            f"{self.crashes} crashes, {self.caught} refused before the start (recall {self.recall:.1%}); "
+            f"{self.good} good starts, {len(self.false)} refused falsely; missed by phase {dict(self.missed)}; "
+            f"predicted KV tokens off by {median:.2%} (median), at most {worst:.2%}"
+        )
+
+
+def random_config(rng: random.Random) -> EngineConfig:
+    """Any configuration, many of them illegal or too large."""
+    args: dict[str, object] = {
+        "tensor_parallel_size": rng.choice([1, 1, 1, 2, 3, 4, 6, 8]),
+        "pipeline_parallel_size": rng.choice([None, None, None, 2]),
+        "data_parallel_size": rng.choice([None, None, None, 2]),
+        "enable_expert_parallel": rng.choice([None, None, True]),
+        "gpu_memory_utilization": rng.choice([None, 0.3, 0.5, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0]),
+        "max_num_seqs": rng.choice([None, 16, 64, 256, 1024, 2048, 4096]),
+        "max_num_batched_tokens": rng.choice([None, 512, 2048, 8192, 16384, 32768, 65536, 131072]),
+        "max_model_len": rng.choice([None, 2048, 8192, 32768, 40960, 131072]),
+        "enable_chunked_prefill": rng.choice([None, None, None, False]),
+        "enforce_eager": rng.choice([None, None, None, True]),
+        "quantization": rng.choice([None, None, "fp8"]),
+        "kv_cache_dtype": rng.choice([None, None, "fp8"]),
+        "block_size": rng.choice([None, None, 16, 32, 20]),
+        "long_prefill_token_threshold": rng.choice([None, None, 1024, 65536]),
+        "max_cudagraph_capture_size": rng.choice([None, None, 2048]),
+    }
+    return EngineConfig.of(args)
+
+
+def legal_config(rng: random.Random, preflight: StudyPreflight) -> EngineConfig:
+    """One that breaks no rule, so that only its memory decides."""
+    while True:
+        config = random_config(rng)
+        if not any(refusal.rule in CHECKS for refusal in preflight.refusals(config)):
+            return config
+
+
+def simulate(model: str, config: EngineConfig, card: str, gpus: int) -> tuple[EngineSettings, MemoryPlan] | str:
+    """What the simulator makes of it: its memory, or the phase in which it fails."""
+    try:
+        settings = resolve(parse([model, *to_argv(config)]), card, gpus)
+        return settings, plan(settings)
+    except ConfigRefusal:
+        return "config"
+    except EngineFailure as failure:
+        return failure.phase
+
+
+def facts_of_start(settings: EngineSettings, memory: MemoryPlan) -> StartFacts:
+    """What the log of that start would say."""
+    return StartFacts(
+        weights_gib=memory.weights_gib,
+        peak_activation_gib=memory.activation_gib,
+        non_torch_gib=memory.non_torch_gib,
+        cuda_graph_gib=memory.graphs_gib,
+        available_kv_gib=memory.kv_gib,
+        kv_cache_tokens=memory.kv_tokens,
+        free_gib=memory.free_at_start_gib,
+        total_gib=memory.total_gib,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        compile_s=30.0,
+    )
+
+
+def compare(count: int, seed: int, *, learn: bool, legal: bool = True) -> Agreement:
+    """Judge `count` random configurations.
+
+    Args:
+        count: how many.
+        seed: of the draws.
+        learn: every good start calibrates, as in a study.
+        legal: only such as break no rule; the others are easy to refuse.
+    """
+    rng, result = random.Random(seed), Agreement()
+    preflights: dict[tuple[str, str], StudyPreflight] = {}
+    for _ in range(count):
+        model, card, gpus = rng.choice(MODELS), rng.choice(CARDS), rng.choice([1, 2, 8])
+        preflight = preflights.setdefault(
+            (model, card),
+            StudyPreflight(facts_of_shape(load_shape(model)), card_facts(card), model=model, version="0.26.0"),
+        )
+        preflight.gpus = gpus
+        config = legal_config(rng, preflight) if legal else random_config(rng)
+        refused = preflight.refuse(config)
+        truth = simulate(model, config, card, gpus)
+        if isinstance(truth, str):
+            result.crashes += 1
+            result.caught += refused is not None
+            result.missed[truth] += refused is None
+            continue
+        result.good += 1
+        if refused is not None:
+            result.false.append(f"{model} {card} x{gpus} {dict(config.args)}: {refused.reason}")
+        budget = preflight.budget(config)
+        if learn and budget is not None:
+            if any(sample.layout == str(budget.serving.layout) for sample in preflight.calibration.samples):
+                result.errors.append(budget.kv_cache_tokens / truth[1].kv_tokens - 1)
+            preflight.learn_facts(config, facts_of_start(*truth))
+    return result
