@@ -12,7 +12,9 @@ Environment of the process (all optional)::
     AUTOTUNE_SIM_GPUS     GPUs of the pretended host                    (1)
     AUTOTUNE_SIM_SPEED    time factor; at 20 a simulated second takes 50 ms of wall time, so what a client measures
                           must be multiplied by 20 to get simulated seconds (a rate must be divided by 20); the caller
-                          does that                                     (1)
+                          does that. The event loop's timers have a grain of 1 ms, so 20 simulated ms here; output
+                          tokens/s x speed should stay below about 40,000, else /metrics shows a growing
+                          ``autotune_simulator_lag_seconds`` and the log warns  (1)
     AUTOTUNE_SIM_STARTUP  scale of the simulated start-up time; 0 starts at once. Divided by AUTOTUNE_SIM_SPEED  (1)
     AUTOTUNE_SIM_NOISE    sigma of the lognormal noise on step times, jitter and slow drift alike  (0.01)
     AUTOTUNE_SIM_SEED     seed of that noise                            (another at every start)

@@ -71,6 +71,8 @@ class RealTimeEngine:
         self._finished = 0
         self._faults = faults
         self._due: deque[tuple[float, list[tuple[int, int, bool]]]] = deque()
+        self.to_flush: list[Callable[[], None]] = []
+        """Called once after all tokens that are due have been handed out: one write a stream, however many steps."""
         self.worst_lag_s = 0.0
         self.late_steps = 0
 
@@ -216,9 +218,13 @@ class RealTimeEngine:
 
     def _deliver_until(self, time: float) -> None:
         """Write what was due by ``time``: the time asked of the loop, whose timers may fire a millisecond early."""
-        while self._due and self._due[0][0] <= time:
+        until = max(time, self.now())
+        while self._due and self._due[0][0] <= until:
             delivered, outputs = self._due.popleft()
             self._deliver(outputs, delivered)
+        flushes, self.to_flush = self.to_flush, []
+        for flush in flushes:
+            flush()
 
     def _deliver(self, outputs: list[tuple[int, int, bool]], now: float) -> None:
         for number, gain, done in outputs:

@@ -10,6 +10,9 @@ Every part is the roofline of what it does; parts of one step run one after the 
     collective two all-reduces a layer under TP, two all-to-alls a MoE layer under EP: bytes over the link + latency
     launch     time the CPU needs to launch kernels when no CUDA graph covers the batch; hidden below GPU work
 
+Pipeline stages work on different batches at once; that is modelled as one stage that is faster by their number, less a
+share for bubbles. Data-parallel engines do not wait for each other, also where their experts are shared.
+
 The host (scheduling, input preparation, output processing in the engine process) overlaps with the GPU under async
 scheduling and adds to it otherwise. The API server is modelled apart, in ``frontend.py``.
 """

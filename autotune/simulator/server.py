@@ -1,7 +1,7 @@
 """vLLM's HTTP routes over the simulated engine (aiohttp). No decisions: read, submit, write.
 
 A stream's events are framed as HTTP chunks here and written straight to the transport when its step's tokens are due:
-one write a stream a step, no task is woken for it.
+one write a stream however many steps are due, and no task wakes for it.
 """
 
 from __future__ import annotations
@@ -90,16 +90,18 @@ def _access(state: ServerState, request: web.Request, status: int) -> None:
 
 
 class _Stream:
-    """Tokens of one request on their way to its client: kept until the response has begun, then written at once."""
+    """Tokens of one request on their way to its client: kept until the response has begun, then written."""
 
-    def __init__(self, writer: ResponseWriter, interval: int, broken: bool) -> None:
+    def __init__(self, writer: ResponseWriter, engine: RealTimeEngine, broken: bool) -> None:
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.WriteTransport | None = None
         self.kept: list[bytes] = []
         self._writer = writer
         self.finish_reason = writer.generation.finish_reason
-        self._interval = interval
+        self._interval = engine.settings.stream_interval
+        self._engine = engine
+        self._unsent: list[bytes] = []
         self._broken = broken
         self._pending = 0
 
@@ -116,12 +118,20 @@ class _Stream:
                 event = event.replace(b'"choices":[{', b'"choices":[{{')
             if self.transport is None:
                 self.kept.append(event)
-            elif not self.transport.is_closing():
-                self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+            else:
+                if not self._unsent:
+                    self._engine.to_flush.append(self._flush)
+                self._unsent.append(b"%x\r\n%b\r\n" % (len(event), event))
         if not started:
             self.first.set_result(None)
         if last and not self.ended.done():
+            self._flush()
             self.ended.set_result(None)
+
+    def _flush(self) -> None:
+        if self._unsent and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     def fail(self, error: Exception) -> None:
         """The engine has died."""
@@ -169,7 +179,7 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
     extra = 1 if state.environment.fault("wrong_usage") else 0
     broken = state.environment.fault("garbage_sse")
     writers = [ResponseWriter(item, state.names[0], state.vocabulary, state.pseudo, extra) for item in generations]
-    streams = [_Stream(writer, state.settings.stream_interval, broken) for writer in writers]
+    streams = [_Stream(writer, state.engine, broken) for writer in writers]
     numbers: list[int] = []
     try:
         for item, stream in zip(generations, streams, strict=True):
