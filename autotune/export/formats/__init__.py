@@ -1,0 +1,1 @@
+"""One file a format; `autotune.export.registry` lists them."""
