@@ -75,3 +75,24 @@ def outcome_text(outcome: Outcome) -> str:
             return f"infeasible: {cause}"
         case Broken(cause=cause):
             return f"broken: {cause}"
+
+
+_LATENCY_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E latency", "stall": "Longest stall"}
+
+
+def metric_title(key: str) -> str:
+    """A metric key as a heading, such as ``TTFT p95`` for ``ttft_p95_ms``."""
+    first, _, rest = key.removesuffix("_ms").partition("_")
+    if key.endswith("_ms") and first in _LATENCY_NAMES:
+        return f"{_LATENCY_NAMES[first]} {rest}".removesuffix(" max")
+    return key.replace("_", " ").capitalize()
+
+
+def ratio_text(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """``×1.44 [1.40, 1.48]``; above 1 is better."""
+    return f"×{ratio:.2f}" if low is None or high is None else f"×{ratio:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """``1 trial``, ``3 trials``."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,0 +1,223 @@
+"""Gathers a report from a study: reads records, says in three sentences what they mean."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune import __version__
+from autotune.engine.redaction import redact
+from autotune.host.fingerprint import differences
+from autotune.outcome import Infeasible, Measured, TrialRecord
+from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, verdict_of
+from autotune.report.effects import effects_of
+from autotune.report.failures import failure_views
+from autotune.report.trials import quality_views, trial_views
+from autotune.report.values import ReportContent
+from autotune.report.wording import count_text, duration_text, number_text
+from autotune.result import Recommendation, recommendation_from_json
+from autotune.search.drift import drift_of
+from autotune.search.objectives import Objectives, searched
+from autotune.search.restart import efficiency
+from autotune.space.argv import to_argv
+from autotune.space.config import EngineConfig
+from autotune.space.defaults import without_spelt_out
+from autotune.spec.resolved import resolved_yaml
+from autotune.spec.study import StudySpec
+from autotune.study import Study
+
+STAGES = ("start", "warmup", "measure", "quality", "stop", "overhead")
+
+
+def read_content(study: Study) -> ReportContent:
+    """The report of a study that has been run.
+
+    Raises:
+        SpecError: the study has no results.
+        StoreError: its database cannot be read.
+    """
+    store = study.existing_store()
+    try:
+        records = store.history()
+        final = store.get("recommendation", "final")
+    finally:
+        store.close()
+    recommendation = recommendation_from_json(final) if final is not None else None
+    return gather(study.spec, records, recommendation, path=study.path)
+
+
+def gather(
+    spec: StudySpec,
+    records: Sequence[TrialRecord],
+    recommendation: Recommendation | None = None,
+    *,
+    path: Path = Path("study.yaml"),
+    now: float | None = None,
+) -> ReportContent:
+    """The report of `records`; `now` in Unix seconds is the time it is written at."""
+    records = sorted(records, key=lambda record: record.number)
+    objectives = Objectives.of(spec)
+    verdict = verdict_of(records, objectives, recommendation)
+    today = recommendation.baseline if recommendation else verdict.baseline.config if verdict.baseline else _given(spec)
+    effects = effects_of(records, objectives)
+    simulated = is_simulated(spec, records)
+    gains = gain_views(verdict, objectives)
+    return ReportContent(
+        name=spec.name,
+        model=spec.model,
+        written=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now)),
+        version=__version__,
+        simulated=simulated,
+        sentences=(_what_ran(spec, records, simulated), _claim(verdict), _evidence(verdict, objectives, records)),
+        columns=columns_of(objectives),
+        limits=tuple((slo.key, slo.limit_ms) for slo in objectives.slos),
+        gains=gains,
+        changes=change_rows(verdict, today),
+        chosen=verdict.chosen.number if verdict.chosen else None,
+        baseline=verdict.baseline.number if verdict.baseline else None,
+        trials=trial_views(records, objectives, today),
+        settings=effects.settings,
+        fits=effects.fits,
+        spending=_spending(records),
+        efficiency=_efficiency(records),
+        failures=failure_views(records, objectives),
+        quality=quality_views(records, today),
+        facts=_facts(spec, records),
+        notes=_notes(spec, records, objectives, verdict),
+        command=_command(spec, verdict.config),
+        study_file=redact(resolved_yaml(spec)),
+        path=path.name,
+    )
+
+
+def _given(spec: StudySpec) -> EngineConfig:
+    return EngineConfig.of(dict(spec.engine.args)).merged(dict(spec.baseline.args), spec.baseline.env)
+
+
+def is_simulated(spec: StudySpec, records: Sequence[TrialRecord]) -> bool:
+    """Figures come from a simulated engine, by the study file or by what any engine said of itself."""
+    said = any(record.resolved is not None and "simulated" in record.resolved.version for record in records)
+    return spec.engine.kind == "simulated" or said
+
+
+# -- three sentences --------------------------------------------------------------------------------------------------
+
+
+def _what_ran(spec: StudySpec, records: Sequence[TrialRecord], simulated: bool) -> str:
+    tried = searched(records)
+    measured = sum(isinstance(record.outcome, Measured) for record in tried)
+    infeasible = sum(isinstance(record.outcome, Infeasible) for record in tried)
+    broken = sum(record.outcome.kind == "broken" for record in records)
+    engine = "a simulated engine" if simulated else "vLLM"
+    spent = efficiency(records)
+    text = f"{count_text(measured, 'configuration')} of {spec.model} on {engine} {_was(measured)} measured"
+    if infeasible:
+        text += f" and {count_text(infeasible, 'more', 'more')} could not serve"
+    if broken:
+        text += f"; {count_text(broken, 'trial')} broke and taught nothing"
+    return f"{text}. All of it took {duration_text(spent.gpu_hours * 3600)} of GPU time."
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _claim(verdict: Verdict) -> str:
+    if verdict.config is None:
+        return "Nothing can be recommended: " + verdict.sentence.rstrip(".") + "."
+    sentence = verdict.sentence.rstrip(".")
+    where = f"trial {verdict.chosen.number}" if verdict.chosen else "the recommended configuration"
+    if verdict.final and where not in sentence:
+        sentence = f"{where}: {sentence}"
+    return sentence[:1].upper() + sentence[1:] + "."
+
+
+def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialRecord]) -> str:
+    rounds = sum(1 for one in records if one.proposal.origin == "confirm" and _same(one.config, verdict.config))
+    if verdict.proven:
+        text = f"This was confirmed in {count_text(rounds, 'round')} of fresh starts interleaved with the baseline"
+    elif rounds:
+        text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
+    else:
+        text = "It was not confirmed on fresh starts yet, so the figures below are those of the search"
+    if verdict.quality:
+        return f"{text}; {verdict.quality.rstrip('.')}."
+    if objectives.slos and verdict.chosen is not None and objectives.feasible(verdict.chosen):
+        return f"{text}; every latency limit holds."
+    return text + "."
+
+
+def _same(config: EngineConfig, other: EngineConfig | None) -> bool:
+    return other is not None and without_spelt_out(config) == without_spelt_out(other)
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------
+
+
+def _spending(records: Sequence[TrialRecord]) -> tuple[tuple[str, float], ...]:
+    """GPU seconds by stage; all time of trials that gave no measurement stands under `failed`."""
+    sums = dict.fromkeys((*STAGES, "failed"), 0.0)
+    for record in records:
+        weight = max(record.gpus, 1)
+        if not isinstance(record.outcome, Measured):
+            sums["failed"] += record.seconds * weight
+            continue
+        for name, seconds in record.stage_seconds:
+            sums[name if name in sums else "overhead"] += seconds * weight
+    return tuple((name, seconds) for name, seconds in sums.items() if seconds > 0)
+
+
+def _efficiency(records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
+    found = efficiency(records)
+    return (
+        ("GPU time", duration_text(found.gpu_hours * 3600)),
+        ("share of it spent measuring", f"{found.measuring_share:.0%}"),
+        ("configurations per GPU hour", number_text(found.configurations_per_gpu_hour)),
+        ("load levels per GPU hour", number_text(found.points_per_gpu_hour)),
+        ("engine starts", str(found.restarts)),
+        ("settings changed without a restart", str(found.live_changes)),
+    )
+
+
+def _facts(spec: StudySpec, records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
+    versions = {record.resolved.version for record in records if record.resolved and record.resolved.version}
+    plans = {
+        level.plan_hash
+        for record in records
+        if isinstance(record.outcome, Measured)
+        for level in record.outcome.load.levels
+        if level.plan_hash
+    }
+    facts = [("engine kind", spec.engine.kind), ("engine version", ", ".join(sorted(versions)))]
+    facts += [("lengths and arrivals (hash)", ", ".join(sorted(plan[:12] for plan in plans)))] if len(plans) < 9 else []
+    environment = next((record.environment for record in reversed(records) if record.environment), ())
+    known = {name for name, _ in facts}
+    facts += [(name, redact(value)) for name, value in environment if name not in known]
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _notes(
+    spec: StudySpec, records: Sequence[TrialRecord], objectives: Objectives, verdict: Verdict
+) -> tuple[str, ...]:
+    notes = []
+    drift = drift_of(records, objectives)
+    if drift.verdict != "steady":
+        notes.append(f"The machine drifted: {drift.sentence}.")
+    hosts = [record.environment for record in records if record.environment]
+    if hosts and (changed := differences(hosts[0], hosts[-1])):
+        notes.append("The machine changed during the study: " + "; ".join(changed) + ".")
+    if not verdict.final:
+        notes.append("The study has not ended; this is what it knows so far.")
+    if not spec.quality.enabled:
+        notes.append("The quality gate is off: nothing is known about the answers.")
+    return tuple(redact(note) for note in notes)
+
+
+def _command(spec: StudySpec, config: EngineConfig | None) -> str:
+    if config is None:
+        return ""
+    env = [f"{name}={shlex.quote(value)}" for name, value in config.env]
+    words = [shlex.quote(word) for word in ("vllm", "serve", spec.model, *to_argv(config))]
+    return redact(" ".join([*env, *words]))

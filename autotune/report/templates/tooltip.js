@@ -1,0 +1,34 @@
+// One tooltip for all charts; for pointers and for the keyboard.
+const tip = place("tip");
+function showTip(event, lines) {
+  tip.replaceChildren(...lines);
+  tip.hidden = false;
+  const spot = event.clientX !== undefined && event.type !== "focus" ? { x: event.clientX, y: event.clientY } : null;
+  const box = event.target.getBoundingClientRect();
+  const [x, y] = spot ? [spot.x, spot.y] : [box.right, box.top];
+  const left = x + 16 + tip.offsetWidth > innerWidth ? Math.max(6, x - 16 - tip.offsetWidth) : x + 16;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${Math.max(6, Math.min(y + 14, innerHeight - tip.offsetHeight - 6))}px`;
+}
+const hideTip = () => { tip.hidden = true; };
+function tipped(lines, more) {
+  const show = (event) => showTip(event, lines());
+  return { onpointerenter: show, onpointermove: show, onpointerleave: hideTip, onfocus: show, onblur: hideTip, ...more };
+}
+addEventListener("scroll", hideTip, { passive: true });
+
+const tipRow = (name, value) => html("div", { class: "row" }, html("span", {}, name), html("span", {}, value));
+function tipOf(trial) {
+  const lines = [html("div", { class: "head" }, `Trial ${trial.number}`, role(trial) ? `, ${role(trial)}` : "")];
+  lines.push(html("div", { class: "sub" }, `${trial.origin}, ${STANDINGS[trial.standing][0]}`));
+  (trial.objectives || []).forEach((figure, index) =>
+    lines.push(tipRow(data.columns[index].title, estimate(figure, data.columns[index].unit))));
+  if (trial.reason) lines.push(html("div", { class: "words" }, cut(trial.reason, 220)));
+  lines.push(html("div", { class: "words" }, cut(trial.changes, 420)));
+  return lines;
+}
+const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+function role(trial) {
+  if (trial.number === data.chosen) return "recommended";
+  return trial.number === data.baseline ? "baseline" : "";
+}
