@@ -1,0 +1,236 @@
+"""The gate: does this engine answer as well as the baseline? Once per precision key, cached in the study's database."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from autotune.engine.protocol import RunningEngine
+from autotune.quality import sanity
+from autotune.quality.corpus import PROBE
+from autotune.quality.divergence import Divergence
+from autotune.quality.observe import Suite, chat_ids, observe_traces, observe_windows, record
+from autotune.quality.precision import precision_key, same_precision
+from autotune.quality.reference import Reference, read_reference
+from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
+from autotune.quality.verdict import Limits, divergence_checks, verdict_of, violation_of
+from autotune.quality.wire import HttpScorer, Scored, Scorer, ScorerError
+from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
+
+REFERENCE_FILE = "quality-reference.json"
+_REPORT: TypeAdapter[QualityReport] = TypeAdapter(QualityReport)
+MAX_CONCURRENCY = 64
+"""Continuations in flight at most; more would take longer and show nothing new."""
+
+
+class GateStore(Protocol):
+    """Where references and verdicts are kept: documents by key, in the study's database."""
+
+    def get(self, key: str) -> str | None:
+        """The latest document of that key."""
+
+    def put(self, key: str, body: str) -> None:
+        """Keep a document."""
+
+
+@dataclass
+class Gate:
+    """See `autotune.trial.QualityGate`.
+
+    Attributes:
+        spec: the study.
+        memory: keeps the reference and the verdicts.
+        baseline: the configuration whose answers are the measure.
+        suite: what is scored.
+        file: a reference file instead of a recording.
+    """
+
+    spec: StudySpec
+    memory: GateStore
+    baseline: EngineConfig
+    suite: Suite
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._reference: Reference | None = None
+        self._recording = asyncio.Lock()
+
+    async def check(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
+        """The verdict on `config` in tiers 0 and 1, measured or taken from an earlier trial of the same precision.
+
+        The baseline is always the first: it leaves the reference. A verdict of `undecided` says why in its checks.
+
+        Args:
+            engine: the running engine, idle.
+            config: what it was started with.
+            folder: the trial's folder; the reference's file is written there.
+        """
+        key = precision_key(config, engine.resolved)
+        if (known := self._known(key)) is not None:
+            return replace(known, cached=True, seconds=0.0)
+        begin = time.monotonic()
+        async with HttpScorer(engine.url, engine.served_model, engine.api_key) as scorer:
+            checks = await self._checks(scorer, engine, config, key, folder)
+        report = QualityReport(verdict_of(checks), tuple(checks), violation_of(checks), key, time.monotonic() - begin)
+        if not any(check.name in ("reference", "answers") for check in checks):
+            self.memory.put(self._verdict_name(key), _REPORT.dump_json(report).decode())
+        return report
+
+    async def _checks(
+        self, scorer: Scorer, engine: RunningEngine, config: EngineConfig, key: str, folder: Path
+    ) -> list[QualityCheck]:
+        found: list[QualityCheck] = []
+        try:
+            reference = await self._obtain(scorer, engine, config, key, folder)
+            if reference is None:
+                found = [_without_reference()]
+            else:
+                found = await candidate_checks(scorer, reference, self.suite, Limits.of(self.spec.quality))
+        except* ScorerError as errors:
+            found = [_no_answer(errors, engine)]
+        return found
+
+    async def _obtain(
+        self, scorer: Scorer, engine: RunningEngine, config: EngineConfig, key: str, folder: Path
+    ) -> Reference | None:
+        """The study's reference; recorded now where this engine is the baseline's equal and there is none yet."""
+        async with self._recording:
+            if self._reference is not None:
+                return self._reference
+            if self.file is not None:
+                self._reference = read_reference(self.file)
+            elif (body := self.memory.get(self._reference_name)) is not None:
+                self._reference = Reference.from_json(body)
+            elif same_precision(config, self.baseline):
+                version = engine.resolved.version
+                found = await record(scorer, self.suite, model=self.spec.model, version=version, key=key)
+                self.memory.put(self._reference_name, found.to_json())
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / REFERENCE_FILE).write_text(found.to_json(), "utf-8")
+                self._reference = found
+            return self._reference
+
+    def _known(self, key: str) -> QualityReport | None:
+        body = self.memory.get(self._verdict_name(key))
+        try:
+            return _REPORT.validate_json(body) if body is not None else None
+        except ValidationError:
+            return None  # written by another version: check again
+
+    @property
+    def _reference_name(self) -> str:
+        return f"reference-{self._suite_name}"
+
+    def _verdict_name(self, key: str) -> str:
+        quality = self.spec.quality
+        limits = [quality.kl_limit, quality.perplexity_limit, quality.agreement_limit, str(self.file)]
+        return f"verdict-{self._suite_name}-{_hash(limits)}-{key}"
+
+    @property
+    def _suite_name(self) -> str:
+        return _hash([self.suite.hash, self.spec.model, self.spec.revision])
+
+
+async def candidate_checks(scorer: Scorer, reference: Reference, suite: Suite, limits: Limits) -> list[QualityCheck]:
+    """Tiers 0 and 1 of one engine against a reference.
+
+    Raises:
+        ScorerError: the engine does not answer (within an exception group where several requests were in flight).
+    """
+    checks = await _text_checks(scorer, reference)
+    checks += await _writing_checks(scorer, reference)
+    first, rest = reference.windows[: reference.documents], reference.windows[reference.documents :]
+    seen = await observe_windows(scorer, first)
+    traces = await observe_traces(scorer, reference.traces, suite.concurrency)
+    finite = sanity.finite_check([scored for _, scored in seen])
+    checks.append(finite)
+    if finite.verdict is QualityVerdict.FAILED:
+        return checks
+    compared = divergence_checks(_documents(seen), traces, reference.noise, limits)
+    if verdict_of(compared) is QualityVerdict.UNDECIDED and rest:
+        seen += await observe_windows(scorer, rest)
+        compared = divergence_checks(_documents(seen), traces, reference.noise, limits)
+    return [*checks, *compared, *await sanity.structured_checks(scorer, reference.abilities)]
+
+
+async def _text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
+    """Same ids for the same text, and for the same conversation."""
+    same = await scorer.tokenize(PROBE) == reference.probe
+    found = [sanity.yes_or_no("tokenizer", same, "" if same else "the tokenizer splits the probe text differently")]
+    if reference.chat:
+        same = await chat_ids(scorer) == reference.chat
+        note = "" if same else "the chat template renders the probe conversation differently"
+        found.append(sanity.yes_or_no("template", same, note))
+    return found
+
+
+async def _writing_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
+    """One free continuation: exactly as long as asked for, and no collapse."""
+    if not reference.traces:
+        return []
+    trace = reference.traces[0]
+    written = await scorer.continue_(trace.prompt, len(trace.tokens))
+    return [sanity.count_check(len(trace.tokens), written), sanity.repetition_check(trace.tokens, written.tokens)]
+
+
+def _documents(seen: Sequence[tuple[Divergence, Scored]]) -> list[Divergence]:
+    return [item for item, _ in seen]
+
+
+def _without_reference() -> QualityCheck:
+    check = sanity.yes_or_no("reference", False, "the baseline has left no reference yet")
+    return replace(check, verdict=QualityVerdict.UNDECIDED)
+
+
+def _no_answer(errors: BaseExceptionGroup[ScorerError], engine: RunningEngine) -> QualityCheck:
+    """The engine died or refused while it was scored. A dead one is the driver's case; a refusal leaves it open."""
+    first = _first(errors)
+    check = sanity.yes_or_no("answers", False, str(first)[:300])
+    broken = first.status >= 500 and engine.failure() is None
+    return replace(check, verdict=QualityVerdict.FAILED if broken else QualityVerdict.UNDECIDED)
+
+
+def _first(errors: BaseExceptionGroup[ScorerError]) -> ScorerError:
+    inner = errors.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+def _hash(values: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:10]
+
+
+def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, beside: Path | None = None) -> Gate | None:
+    """The gate of a study, or None where it is switched off.
+
+    Args:
+        spec: the study.
+        memory: keeps references and verdicts.
+        baseline: complete configuration of the baseline.
+        beside: folder that a relative `quality.reference` is resolved against.
+
+    Raises:
+        SpecError: the reference file cannot be read.
+    """
+    quality = spec.quality
+    if not quality.enabled:
+        return None
+    file = (beside or Path()) / quality.reference if quality.reference else None
+    closed = [int(level) for level in spec.load.levels] if spec.load.arrivals == "closed" else [8]
+    suite = Suite(
+        quality.documents,
+        quality.positions,
+        max(1, min(MAX_CONCURRENCY, max(closed))),
+        long=spec.engine.kind != "simulated" and spec.hardware.gpus != 0,
+    )
+    if file is not None:
+        read_reference(file)
+    return Gate(spec, memory, baseline, suite, file)

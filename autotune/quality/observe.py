@@ -1,0 +1,221 @@
+"""Score an engine on the suite: record a reference, or observe a candidate on the texts of one.
+
+Memory: log-probabilities of a prompt cost (positions x vocabulary x 4 bytes) a few times over, which no engine has
+reserved. Prompts are therefore short and only two are in flight. Long contexts are looked at through what the engine
+writes after them, which costs one position a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from autotune.quality import corpus
+from autotune.quality.divergence import Divergence, by_bucket, divergence, statistics
+from autotune.quality.reference import Noise, Reference, Trace, Window
+from autotune.quality.sanity import abilities
+from autotune.quality.wire import Scored, Scorer, ScorerError
+
+SCORING_IN_FLIGHT = 2
+RESERVE = 3
+"""So many times `documents` are recorded; a candidate is scored on all only where the first part does not decide."""
+LONG = {"4k": 4096, "16k": 16384, "32k": 32768}
+LONG_TRACES = 2
+RESTARTS = 6
+"""After so many departures from the reference's text a trace is given up; what was compared until then counts."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What is scored.
+
+    Attributes:
+        documents: fixed texts.
+        positions: scored positions per text.
+        concurrency: greedy continuations in flight: the load that the study tunes for.
+        long: also look at long contexts, as far as the engine's context goes.
+    """
+
+    documents: int
+    positions: int
+    concurrency: int = 8
+    long: bool = False
+
+    @property
+    def decode_tokens(self) -> int:
+        """Length of a greedy continuation in tokens."""
+        return max(8, min(64, self.positions // 4))
+
+    @property
+    def traces(self) -> int:
+        """Greedy continuations of short prompts."""
+        return max(4, self.documents // 2)
+
+    @property
+    def hash(self) -> str:
+        """Changes with the texts and the sizes."""
+        sizes = [self.documents, self.positions, self.concurrency, self.long, corpus.corpus_hash()]
+        return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a candidate showed: divergences of the fixed texts and of the continuations, and its raw distributions."""
+
+    windows: tuple[Divergence, ...]
+    traces: tuple[Divergence, ...]
+    scored: tuple[Scored, ...]
+
+
+async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key: str) -> Reference:
+    """Record a reference and its noise floor.
+
+    Raises:
+        ScorerError: the server cannot score texts.
+    """
+    ids = [await scorer.tokenize(text.content) for text in corpus.texts()]
+    context = await scorer.context() or suite.positions + suite.decode_tokens + 2
+    length = min(suite.positions + 1, context - 1)
+    cut = corpus.windows(ids, length, suite.documents * RESERVE)
+    scored = await _each(cut, scorer.score, SCORING_IN_FLIGHT)
+    windows = tuple(Window(tokens, found) for tokens, found in zip(cut, scored, strict=True))
+    traces = await _record_traces(scorer, suite, cut, ids, context)
+    plain = Reference(
+        suite.hash, model, version, key, await scorer.tokenize(corpus.PROBE), await chat_ids(scorer), windows,
+        min(suite.documents, len(windows)), traces, await abilities(scorer), {},
+    )  # fmt: skip
+    noise = await _noise(scorer, plain, suite)
+    return Reference(
+        plain.suite, model, version, key, plain.probe, plain.chat, windows, plain.documents, traces, plain.abilities,
+        noise,
+    )  # fmt: skip
+
+
+async def chat_ids(scorer: Scorer) -> tuple[int, ...]:
+    """The probe conversation as ids; empty where the server has no chat template."""
+    try:
+        return await scorer.tokenize_chat(corpus.CHAT)
+    except ScorerError as error:
+        if error.refused:
+            return ()
+        raise
+
+
+async def observe_windows(scorer: Scorer, windows: Sequence[Window]) -> list[tuple[Divergence, Scored]]:
+    """Score fixed texts and compare them."""
+
+    async def one(window: Window) -> tuple[Divergence, Scored]:
+        scored = await scorer.score(window.tokens)
+        return divergence(window.scored, scored), scored
+
+    return await _each(windows, one, SCORING_IN_FLIGHT)
+
+
+async def observe_traces(scorer: Scorer, traces: Sequence[Trace], concurrency: int) -> list[Divergence]:
+    """Let the engine write the reference's continuations and compare every step."""
+
+    async def one(trace: Trace) -> Divergence:
+        scored = await follow(scorer, trace)
+        return divergence(trace.scored.head(len(scored)), scored, trace.bucket)
+
+    short = [trace for trace in traces if trace.bucket == "decode"]
+    long = [trace for trace in traces if trace.bucket != "decode"]
+    return [*await _each(short, one, concurrency), *await _each(long, one, 1)]
+
+
+async def follow(scorer: Scorer, trace: Trace) -> Scored:
+    """The engine's distributions along the reference's text, on the path that writes.
+
+    The engine writes greedily. Up to and including its first other token the contexts are equal and can be compared;
+    then it starts again from the reference's text up to there.
+    """
+    parts: list[Scored] = []
+    done = 0
+    for _ in range(RESTARTS):
+        rest = trace.tokens[done:]
+        if not rest:
+            break
+        written = await scorer.continue_((*trace.prompt, *trace.tokens[:done]), len(rest))
+        same = _common(written.tokens, rest)
+        usable = min(same + 1, len(rest), len(written.scored))
+        if not usable:
+            raise ScorerError("the engine wrote nothing", 502)
+        parts.append(retarget(written.scored.head(usable), rest[:usable]))
+        done += usable
+    return Scored.joined(parts)
+
+
+def retarget(scored: Scored, tokens: Sequence[int]) -> Scored:
+    """The same distributions with other tokens as the text; one that is not listed counts as the last listed one."""
+    matches = scored.ids == np.array(tokens, np.int64)[:, None]
+    listed = np.where(np.isfinite(scored.logprobs), scored.logprobs, np.inf).min(axis=1)
+    found = np.where(matches, scored.logprobs, -np.inf).max(axis=1)
+    return Scored(np.where(matches.any(axis=1), found, listed), scored.ids, scored.logprobs)
+
+
+async def _record_traces(
+    scorer: Scorer, suite: Suite, cut: Sequence[tuple[int, ...]], ids: Sequence[Sequence[int]], context: int
+) -> tuple[Trace, ...]:
+    """Continuations of the first windows (halved, so that they do not end where a text ends), then of long texts."""
+    prompts = [(tokens[: max(1, len(tokens) // 2)], "decode") for tokens in cut[: suite.traces]]
+    count = suite.decode_tokens
+    found = await _each(prompts, lambda item: _trace(scorer, item[0], count, item[1]), suite.concurrency)
+    for bucket, length in LONG.items() if suite.long else ():
+        if length + count <= context:
+            starts = range(0, len(ids), max(1, len(ids) // LONG_TRACES))
+            texts = [corpus.long_text(ids, length, start) for start in list(starts)[:LONG_TRACES]]
+            found += [await _trace(scorer, tokens, min(16, count), bucket) for tokens in texts]
+    return tuple(found)
+
+
+async def _trace(scorer: Scorer, prompt: tuple[int, ...], count: int, bucket: str) -> Trace:
+    written = await scorer.continue_(prompt, count)
+    return Trace(prompt, written.tokens, written.scored, bucket)
+
+
+async def _noise(scorer: Scorer, reference: Reference, suite: Suite) -> dict[str, Noise]:
+    """Run the reference against itself: in another order, in other batches, one at a time."""
+    first = reference.windows[: reference.documents]
+    again = [item for item, _ in await observe_windows(scorer, first[::-1])]
+    alone = [divergence(window.scored, await scorer.score(window.tokens)) for window in first]
+    floor = {"prefill": noise_of(again).worst(noise_of(alone))}
+    for concurrency in (suite.concurrency, 1):
+        for bucket, found in by_bucket(await observe_traces(scorer, reference.traces, concurrency)).items():
+            floor[bucket] = floor.get(bucket, Noise()).worst(noise_of(found))
+    return floor
+
+
+def noise_of(documents: Sequence[Divergence]) -> Noise:
+    """A comparison of an engine with itself as a noise floor."""
+    found = statistics(documents)
+    return Noise(found.kl.value, abs(found.loss.value), 1.0 - found.agreement.value)
+
+
+async def _each(items: Sequence[_T], call: Callable[[_T], Awaitable[_R]], at_once: int) -> list[_R]:
+    """`call` on every item, at most `at_once` at a time, results in order; the first failure cancels the rest."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def one(item: _T) -> _R:
+        async with slots:
+            return await call(item)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(item)) for item in items]
+    return [task.result() for task in tasks]
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))
