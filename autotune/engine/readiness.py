@@ -11,12 +11,14 @@ from autotune.engine import verdicts
 from autotune.engine.client import EngineClient, Json, model_ids, tokens_in
 from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Failure
-from autotune.engine.listeners import listening_inodes, listens_only
+from autotune.engine.listeners import listening_inodes, listens_only, socket_inodes
 from autotune.engine.recipe import Identity
 from autotune.engine.stages import Stage
 from autotune.engine.supervised import SupervisedJob
 
 POLL = 0.1
+PORT_LOOK = 1.0
+"""Seconds between looks at who listens on the port."""
 INFO_SECONDS = 15.0
 """What /server_info may take; it asks the host for its drivers and packages."""
 QUIET_SECONDS: Mapping[Stage, float] = {
@@ -84,6 +86,7 @@ class Readiness:
         self._began = began
         self._deadline = began + limits.ready
         self.info: Json = {}
+        self._looked_at_port = began
 
     @property
     def seconds(self) -> float:
@@ -110,12 +113,23 @@ class Readiness:
         if (verdict := self._follower.verdict) is not None:
             return verdict
         now, stage = time.monotonic(), self._follower.stage
+        if now - self._looked_at_port > PORT_LOOK:
+            self._looked_at_port = now
+            if self._stolen():
+                return verdicts.port_taken(self._identity.port, "another process listens on it now")
         if now > self._deadline:
             return self._follower.classify(verdicts.ready_timeout(stage, self._limits.ready))
         quiet = self._limits.quiet.get(stage)
         if quiet is not None and now - self._follower.last_growth > quiet:
             return self._follower.classify(verdicts.phase_timeout(stage, quiet))
         return None
+
+    def _stolen(self) -> bool:
+        """Somebody listens on our port, and it is nobody of ours."""
+        if not self._limits.ownership:
+            return False
+        listening = listening_inodes(self._identity.port)
+        return bool(listening) and not listening & socket_inodes(self._job.processes())
 
     async def why_dead(self) -> Failure:
         """The reason of an ended process."""

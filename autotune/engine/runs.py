@@ -82,9 +82,14 @@ def runs_folder() -> Path:
     return folder
 
 
+def record_path(run: str, start: str) -> Path:
+    """Where the record of a start lies."""
+    return runs_folder() / f"{run}.{start}.json"
+
+
 def remember_start(record: StartRecord) -> Path:
     """Write down a start; the returned file is to be removed when nothing is left of it."""
-    path = runs_folder() / f"{record.run}.{record.start}.json"
+    path = record_path(record.run, record.start)
     write_json(path, asdict(record))
     return path
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.engine import supervisor as guard
-from autotune.engine.runs import RUN_VARIABLE, START_VARIABLE, StartRecord, current_run, remember_start
+from autotune.engine.runs import RUN_VARIABLE, START_VARIABLE, StartRecord, current_run, record_path, remember_start
 from autotune.errors import EnvironmentFault
 from autotune.host.processes import ProcessId, boot_id, environment_value, own_pids, start_ticks
 
 LOG_CAP = 64 << 20
 LOG_KEEP = 4 << 20
 SUPERVISOR = Path(guard.__file__)
+SCRATCH = "{scratch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class SupervisedJob:
         self._process = process
         self.start_id = start
         self.scratch = scratch
+        self._marks = {RUN_VARIABLE: current_run().run, START_VARIABLE: start}
         self.main = 0
         self.refused: str | None = None
         self.exit_code: int | None = None
@@ -81,6 +83,17 @@ class SupervisedJob:
             if pid not in self._remembered and (ticks := start_ticks(pid)) is not None:
                 self._remembered[pid] = ticks
         return tuple(pids)
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """`env` with what marks a process as one of this job."""
+        # setproctitle, which vLLM uses, would overwrite the environment that our marker lives in.
+        return {"VLLM_RPC_BASE_PATH": str(self.scratch), **env, **self._marks, "SPT_NOENV": "1"}
+
+    async def follow_log(self, log: Path) -> None:
+        """The job writes to another file from now on; that one is kept small too."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": "log", "path": str(log)}).encode() + b"\n")
+        await self._process.stdin.drain()
 
     async def wait_over(self) -> None:
         """Wait until the main process has ended."""
@@ -163,6 +176,8 @@ class SupervisedJob:
             "log_cap": LOG_CAP,
             "log_keep": LOG_KEEP,
             "grace": grace,
+            "folder": str(self.scratch),
+            "record": str(record_path(current_run().run, self.start_id)),
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -181,7 +196,7 @@ async def launch(
     """Start `argv` under a supervisor of its own.
 
     Args:
-        argv: the command; nothing secret.
+        argv: the command; nothing secret. `SCRATCH` in a word stands for the job's own folder for sockets.
         env: its whole environment; our two markers are added.
         folder: working directory.
         log: file that stdout and stderr are appended to.
@@ -211,10 +226,9 @@ async def launch(
             f"no process can be started: {error}", hint="Look at ulimit -u and free memory."
         ) from None
     job = SupervisedJob(process, start, scratch)
-    # setproctitle, which vLLM uses, would overwrite the environment that our marker lives in.
-    full = {**env, **marks, "SPT_NOENV": "1", "VLLM_RPC_BASE_PATH": env.get("VLLM_RPC_BASE_PATH", str(scratch))}
+    words = tuple(word.replace(SCRATCH, str(scratch)) for word in argv)
     try:
-        await job.begin(Launch(tuple(argv), full, folder, log), grace)
+        await job.begin(Launch(words, job.environment(env), folder, log), grace)
     except BaseException:
         await asyncio.shield(job.stop(0.0))
         raise

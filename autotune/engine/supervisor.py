@@ -4,13 +4,14 @@ It is the engine's parent and the reaper of everything that the engine starts, s
 whatever session it hides. It knows that the tuner is gone when its control pipe closes or its own parent changes.
 
 Started by path with ``python -I -S`` (12 ms): it imports nothing but the standard library and nothing of ours.
-Its input is JSON lines: first a job (see `Job`), then ``{"command": "stop", "grace": 10}``. Its output is JSON lines:
+Its input is JSON lines: first a job (see `Job`), then ``{"command": "log", "path": "..."}`` where the job now writes to
+another file, and ``{"command": "stop", "grace": 10}``. Its output is JSON lines:
 ``started`` (pid, ticks), ``refused`` (error), ``exited`` (code, negative for a signal), ``stopped`` (killed,
 leftovers).
 """
 
 # pathlib would double the time that this process takes to start.
-# ruff: noqa: PTH108, PTH115, PTH116, PTH123, PTH208
+# ruff: noqa: PTH106, PTH108, PTH114, PTH115, PTH116, PTH118, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ SHM = "/dev/shm"  # noqa: S108
 
 
 class Job(TypedDict):
-    """What to start. Sizes are bytes, grace is seconds."""
+    """What to start. Sizes are bytes, grace is seconds.
+
+    When nothing is left of the job, its temporary `folder` and its `record` are removed, also without a tuner.
+    """
 
     argv: list[str]
     env: dict[str, str]
@@ -50,6 +54,8 @@ class Job(TypedDict):
     log_cap: int
     log_keep: int
     grace: float
+    folder: str
+    record: str
 
 
 # --- /proc, shared with the tuner's side -----------------------------------------------------------------------------
@@ -145,6 +151,17 @@ def trim_log(path: str, cap: int, keep: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a temporary folder of ours with everything in it; links are removed, not followed."""
+    for place, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            path = os.path.join(place, name)
+            with contextlib.suppress(OSError):
+                os.rmdir(path) if name in folders and not os.path.islink(path) else os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 # --- the process itself ----------------------------------------------------------------------------------------------
@@ -247,6 +264,8 @@ class Supervisor:
                     order = json.loads(line)
                     if order.get("command") == "stop":
                         return float(order.get("grace", self.job["grace"]))
+                    if order.get("command") == "log":
+                        self.job["log"] = str(order["path"])
             if os.getppid() != self.parent:
                 return ORPHAN_GRACE
             self.tick()
@@ -272,6 +291,10 @@ class Supervisor:
             self.pause(0.02)
         leftovers = [f"process {pid} survives SIGKILL" for pid in left]
         leftovers += self.remove_shm()
+        remove_tree(self.job["folder"])
+        if not leftovers:
+            with contextlib.suppress(OSError):
+                os.unlink(self.job["record"])
         self.tell(event="stopped", killed=killed, leftovers=leftovers)
 
     def remaining(self) -> list[int]:

@@ -51,12 +51,15 @@ def engine(*faults: str, limits: Limits | None = None) -> ProcessEngine:
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
-    before = set(os.listdir("/dev/shm"))
     yield
     run = current_run().run
     assert set(marked(RUN_VARIABLE, run)) - {os.getpid()} == set()
     assert read_starts(run) == ()
-    assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("psm_")} == set()
+    assert {name for name in _shm() if name.startswith("psm_autotune_")} == set()
+
+
+def _shm() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 async def started(folder: Path, *faults: str) -> RunningEngine:
@@ -171,11 +174,11 @@ async def test_stopped_engine_and_stopped_supervisor(tmp_path: Path, monkeypatch
 async def test_shared_memory_is_removed(tmp_path: Path) -> None:
     running = await started(tmp_path, "shm")
     name = f"psm_autotune_{min(running.processes())}"
-    assert name in os.listdir("/dev/shm")
+    assert name in _shm()
     await until(lambda: True)
     os.kill(min(running.processes()), signal.SIGTERM)
     await running.stop()
-    assert name not in os.listdir("/dev/shm")
+    assert name not in _shm()
 
 
 async def test_failed_start_says_why(tmp_path: Path) -> None:
