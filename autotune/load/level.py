@@ -50,6 +50,8 @@ class LevelResult:
     window: Window
     steady: bool
     stopped: str | None
+    finite: bool
+    """All planned requests were sent (a trace, or a limit): the end of the run is a drain."""
     began: float
     """CLOCK_MONOTONIC second of time zero."""
 
@@ -130,7 +132,7 @@ class LevelRun:
             window, stopped = await self._measure(begin)
         await self.watch.finish()
         records = decode(await self.client.stop(), self.scale)
-        return LevelResult(records, window, steady, stopped, self.began)
+        return LevelResult(records, window, steady, stopped, self.exhausted, self.began)
 
     # -- phases -------------------------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ def _report(
     if result.stopped is None:
         invalid = check_window(
             records, window, load, scale=target.time_scale, planned_inputs=maker.prompt_lengths if maker.exact else (),
-            slos=slos, objectives=session.objectives,
+            finite=result.finite, slos=slos, objectives=session.objectives,
         )  # fmt: skip
         invalid += check_engine(
             records, watch, load, start=result.began, scale=target.time_scale, expected_hits=maker.expected_hits
