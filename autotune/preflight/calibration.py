@@ -103,6 +103,25 @@ class LayeredCalibrations:
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """By how many bytes predicted terms may be off."""
+
+    weights: float = 0.0
+    activations: float = 0.0
+    graphs: float = 0.0
+
+    @property
+    def profile(self) -> float:
+        """Of everything before the KV cache."""
+        return self.weights + self.activations
+
+    @property
+    def whole(self) -> float:
+        """Of everything."""
+        return self.weights + self.activations + self.graphs
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One start. Bytes; None where the engine did not say.
 
@@ -210,12 +229,17 @@ class Calibration:
         """The card's memory as the engine counts it, which is less than what NVML reports."""
         return max((s.total for s in self.samples if s.total is not None), default=None)
 
-    def margin(self, serving: Serving) -> float | None:
+    def margin(self, serving: Serving, terms: Terms) -> Margin | None:
         """Bytes by which the calibrated terms may be off; None where this layout and format were never started."""
         near = self._near(serving)
         if not near.weights:
             return None
-        return 0.15 * GIB + _spread(near.activations, _activations) + _spread(near.layout, _non_torch)
+        batch_known = any(s.batched == serving.max_num_batched_tokens for s in near.activations)
+        return Margin(
+            0.1 * GIB + _spread(near.layout, _non_torch),
+            0.05 * GIB + _spread(near.activations, _activations) + (0.0 if batch_known else 0.1 * terms.activations),
+            _spread(near.graphs, _graphs) if near.graphs else 0.3 * terms.graphs,
+        )
 
     def _weight_ratio(self, serving: Serving) -> float:
         """Correction of another layout's weights, where it is a small one: a large one is a layout's own matter."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autotune.preflight.calibration import Calibration
+from autotune.preflight.calibration import Calibration, Margin
 from autotune.preflight.model import ModelFacts
 from autotune.preflight.settings import Serving, serving_of
 from autotune.preflight.terms import GIB, Terms, terms_of
@@ -13,6 +14,8 @@ from autotune.space.config import EngineConfig
 
 CONTEXT = GIB // 2
 """What the driver's context of the engine takes on an idle card before anything is loaded."""
+
+USUAL_CAPTURE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class MemoryBudget:
     kv_cache: float
     kv_cache_tokens: int
     request_bytes: float
-    margin: float
+    margin: Margin
     starts: int
     shortage: Shortage | None = None
     tight: Shortage | None = None
@@ -142,7 +145,7 @@ class MemoryBudget:
             ("KV cache", self.kv_cache),
             ("CUDA graphs", self.terms.graphs),
             ("sampler warm-up", self.terms.sampler),
-            ("margin", self.margin),
+            ("margin", self.margin.whole),
         )
 
 
@@ -167,8 +170,8 @@ def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration:
     """
     serving = serving_of(config, facts, memory=gpu.memory_bytes, card=gpu.name, cpu=gpu.cpu)
     terms = calibration.corrected(serving, terms_of(facts, serving))
-    known = calibration.margin(serving)
-    margin = known if known is not None else _margin(facts, serving, terms)
+    known = calibration.margin(serving, terms)
+    margin = known if known is not None else _formula_margin(facts, serving, terms)
     if gpu.cpu:
         return _cpu_budget(serving, terms, gpu, calibration, margin)
     left_out = calibration.left_out(terms)
@@ -182,43 +185,50 @@ def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration:
         serving=serving,
         terms=terms,
         kv_cache=kv,
-        kv_cache_tokens=_tokens(kv, request, serving),
+        kv_cache_tokens=_tokens(kv, terms, serving, scale),
         request_bytes=request,
         margin=margin,
         starts=len(calibration.samples),
         shortage=_shortage(serving, terms, gpu, calibration, kv, request, margin),
-        tight=_shortage(serving, terms, gpu, calibration, kv, request, 0.0),
+        tight=_shortage(serving, terms, gpu, calibration, kv, request, Margin()),
     )
 
 
-def _cpu_budget(serving: Serving, terms: Terms, gpu: GpuFacts, calibration: Calibration, margin: float) -> MemoryBudget:
+def _cpu_budget(
+    serving: Serving, terms: Terms, gpu: GpuFacts, calibration: Calibration, margin: Margin
+) -> MemoryBudget:
     """The CPU engine: the KV cache is given in bytes, or a share of the host's memory, which others use as well."""
     kv = float(serving.kv_cache_bytes or max(0.0, serving.utilization * gpu.memory_bytes - terms.weights))
-    request = terms.request_bytes(serving.max_model_len) * calibration.kv_scale(serving, terms)
+    scale = calibration.kv_scale(serving, terms)
+    request = terms.request_bytes(serving.max_model_len) * scale
     shortage = None
     if serving.kv_cache_bytes and serving.kv_cache_bytes > gpu.memory_bytes:
         shortage = Shortage(Limit.REQUEST, serving.kv_cache_bytes, gpu.memory_bytes)
     elif serving.kv_cache_bytes and request > kv * 1.05:
         shortage = Shortage(Limit.NO_CACHE, request, kv)
-    tokens = _tokens(kv, request, serving)
+    tokens = _tokens(kv, terms, serving, scale)
     return MemoryBudget(gpu, serving, terms, kv, tokens, request, margin, len(calibration.samples), shortage, shortage)
 
 
-def _tokens(kv: float, request: float, serving: Serving) -> int:
-    """Tokens as vLLM counts them: whole blocks of requests of full length."""
+def _tokens(kv: float, terms: Terms, serving: Serving, scale: float) -> int:
+    """Tokens as vLLM counts them: requests of full length, in whole blocks, times that length."""
+    request = terms.request_bytes(serving.max_model_len) * scale
+    page = terms.kv_per_token * scale * serving.block_size
     if kv <= 0 or request <= 0:
         return 0
-    block = serving.block_size
-    per_block = request / (-(-serving.max_model_len // block))
-    return int(kv // per_block) * block
+    if page <= 0:
+        return int(kv / request * serving.max_model_len)
+    return int(kv // page / math.ceil(request / page - 1e-9) * serving.max_model_len)
 
 
-def _margin(facts: ModelFacts, serving: Serving, terms: Terms) -> float:
-    """By how much the formula alone may be off: more where shapes are harder to tell from a configuration."""
+def _formula_margin(facts: ModelFacts, serving: Serving, terms: Terms) -> Margin:
+    """By how much the formulas may be off: more where shapes are harder to tell from a configuration."""
     share = 0.04 + 0.04 * bool(facts.quantization) + 0.04 * facts.is_moe + 0.12 * (facts.multimodal or facts.is_hybrid)
     share += 0.04 * (serving.linear_bytes < serving.dtype_bytes)
     peers = serving.layout.tensor * serving.layout.pipeline > 1
-    return share * terms.weights + 0.4 * (terms.activations + terms.graphs) + (0.6 if peers else 0.3) * GIB
+    # Graphs share a pool; how that grows beyond the usual sizes has not been measured.
+    graphs = 0.4 if not serving.capture_sizes or serving.capture_sizes[-1] <= USUAL_CAPTURE else 1.0
+    return Margin(share * terms.weights + (0.6 if peers else 0.3) * GIB, 0.4 * terms.activations, graphs * terms.graphs)
 
 
 def _shortage(
@@ -228,25 +238,25 @@ def _shortage(
     calibration: Calibration,
     kv: float,
     request: float,
-    margin: float,
+    margin: Margin,
 ) -> Shortage | None:
     """The first thing that is short by more than `margin`, in vLLM's own order."""
     free = float(gpu.free_bytes) if calibration.free is None else max(calibration.free, gpu.free_bytes - CONTEXT)
     requested = serving.utilization * (calibration.total or gpu.memory_bytes)
-    if serving.kv_cache_bytes is None and requested > free + min(margin, 0.01 * GIB):
+    if serving.kv_cache_bytes is None and requested > free + min(margin.whole, 0.01 * GIB):
         return Shortage(Limit.REQUEST, requested, free)
     loaded = terms.weights + terms.non_torch
-    if loaded > free + margin:
+    if loaded > free + margin.weights:
         return Shortage(Limit.WEIGHTS, loaded, free)
-    if loaded + terms.activations > free + margin:
+    if loaded + terms.activations > free + margin.profile:
         return Shortage(Limit.PROFILE, loaded + terms.activations, free)
-    if kv + margin < max(request, 1.0):
+    if kv + (0.0 if serving.kv_cache_bytes else margin.profile) < max(request, 1.0):
         return Shortage(Limit.NO_CACHE, request - min(kv, 0.0), max(kv, 0.0))
     left = free - loaded - kv
-    if serving.kv_cache_bytes is not None and left < -margin:
+    if serving.kv_cache_bytes is not None and left < -margin.weights:
         return Shortage(Limit.REQUEST, loaded + kv, free)
-    if terms.graphs > left + margin:
+    if terms.graphs > left + margin.whole:
         return Shortage(Limit.GRAPHS, loaded + kv + terms.graphs, free)
-    if terms.graphs + terms.sampler > left + margin:
+    if terms.graphs + terms.sampler > left + margin.whole:
         return Shortage(Limit.SAMPLER, loaded + kv + terms.graphs + terms.sampler, free)
     return None

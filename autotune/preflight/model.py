@@ -177,13 +177,14 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
     shared = moe_width * get.integer("n_shared_experts")
     dense_layers = get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers")))
     kinds = get.strings("layer_types", "layers_block_type")
+    attention_layers = _attention_layers(get, kinds, layers, text.get("hybrid_override_pattern"))
     window = get.integer("sliding_window") if text.get("use_sliding_window", True) else 0
     quantization, bits, block = _quantization(config.get("quantization_config") or text.get("quantization_config"))
     architectures = config.get("architectures")
     return ModelFacts(
         architecture=str(architectures[0]) if isinstance(architectures, list) and architectures else "",
         layers=layers,
-        attention_layers=sum("attention" in kind for kind in kinds) if kinds else layers,
+        attention_layers=attention_layers,
         hidden=hidden,
         heads=heads,
         kv_heads=get.integer("num_key_value_heads", "multi_query_group_num", default=heads),
@@ -210,10 +211,20 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16"),
         multimodal=any(key in config for key in ("vision_config", "audio_config", "visual", "vision_tower")),
         vision_parameters=_tower_parameters(config),
-        state_elements=_state_elements(get, layers - (sum("attention" in kind for kind in kinds) if kinds else layers)),
+        state_elements=_state_elements(get, layers - attention_layers),
         longest=_longest(get, text),
         weight_bytes=weight_bytes,
     )  # fmt: skip
+
+
+def _attention_layers(get: _Reader, kinds: list[str], layers: int, pattern: object) -> int:
+    """Layers with a KV cache; the others keep a fixed state. Each family says it in its own way."""
+    if kinds:
+        return sum("attention" in kind and "linear" not in kind for kind in kinds)
+    if isinstance(pattern, str) and pattern:  # Nemotron-H: M for Mamba, - for an MLP, * for attention
+        return pattern.count("*")
+    every = get.integer("full_attention_interval", "attn_layer_period")
+    return layers // every if every > 1 else layers
 
 
 def _tower_parameters(config: Mapping[str, object]) -> int:

@@ -182,6 +182,8 @@ def _dtype_bytes(asked: FrozenValue, facts: ModelFacts | None) -> float:
 def _linear_bytes(quantization: str, facts: ModelFacts | None, dtype_bytes: float) -> float:
     if facts is not None and facts.quantization:
         scales = 4 / facts.quantization_block**2 if facts.quantization_block else 0.0
+        if facts.quantization == "mxfp4":
+            return 0.53125  # 4 bits, and a byte of scale for 32 of them
         return 0.56 * facts.weight_bits / 4 if facts.weight_bits < 8 else facts.weight_bits / 8 + scales
     return next((size for name, size in _WEIGHT_BYTES if name in quantization), dtype_bytes)
 

@@ -124,7 +124,7 @@ class StudyPreflight:
         if facts is None or not facts.state_elements or budget.kv_cache <= 0:
             return ()
         state = facts.state_elements * serving.dtype_bytes / serving.layout.tensor / serving.layout.pipeline
-        blocks = int((budget.kv_cache + budget.margin) * 1.5 // state)
+        blocks = int((budget.kv_cache + budget.margin.profile) * 1.5 // state)
         if serving.max_num_seqs <= blocks:
             return ()
         return (refusal("hybrid_seqs", {"seqs": serving.max_num_seqs, "blocks": int(blocks / 1.5)}),)
