@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from autotune.load.telemetry import GpuWatch
+
 MetricsSource = Callable[[], Awaitable[dict[str, float]]]
 INTERVAL = 1.0
 """Real seconds between two readings."""
@@ -65,8 +67,9 @@ def metrics_of(url: str, api_key: str = "") -> MetricsSource:
 class EngineWatch:
     """Reads the metrics in the background while a level runs."""
 
-    def __init__(self, source: MetricsSource | None) -> None:
+    def __init__(self, source: MetricsSource | None, gpus: GpuWatch | None = None) -> None:
         self._source = source
+        self.gpus = gpus
         self._task: asyncio.Task[None] | None = None
         self.readings: list[Reading] = []
 
@@ -90,6 +93,8 @@ class EngineWatch:
 
     def start(self) -> None:
         """Begin with the window."""
+        if self.gpus is not None:
+            self.gpus.start()
         if self._source is not None and self._task is None:
             self._task = asyncio.create_task(self._poll())
 
@@ -100,6 +105,8 @@ class EngineWatch:
 
     async def cancel(self) -> None:
         """Stop without a last reading."""
+        if self.gpus is not None:
+            await asyncio.to_thread(self.gpus.finish)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

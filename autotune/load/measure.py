@@ -18,7 +18,8 @@ from autotune.load.enginewatch import EngineWatch
 from autotune.load.level import EngineDied, LevelResult, LevelRun, Watchers
 from autotune.load.metrics import PERCENTILES, summarise
 from autotune.load.plan import levels_of, plan_hash, planned_turns
-from autotune.load.report import Level, LevelReport, LoadReport, Target
+from autotune.load.report import Estimate, Level, LevelReport, LoadReport, Target
+from autotune.load.telemetry import GpuSampler, GpuWatch, NvmlSampler
 from autotune.load.turns import Turn
 from autotune.load.validity import check_engine, check_window
 from autotune.load.workload import Alphabet, RequestMaker
@@ -44,6 +45,7 @@ class _Session:
     watchers: Watchers
     objectives: Sequence[ObjectiveSpec]
     limit: int | None
+    sampler: GpuSampler
 
     def plan(self, level: Level, number: int) -> Iterator[Turn]:
         """The requests of a level."""
@@ -65,6 +67,8 @@ async def measure(
     hopeless: HopelessRule | None = None,
     client: LoadClient | None = None,
     limit: int | None = None,
+    gpus: Sequence[int] = (),
+    sampler: GpuSampler | None = None,
 ) -> LoadReport:
     """Measure every level of `load` on a running engine.
 
@@ -83,6 +87,8 @@ async def measure(
         hopeless: a sentence when the level cannot matter any more, else None.
         client: running client processes; without one they are started for this call.
         limit: send only so many requests a level and wait for all of them (other tools' way; the end is a drain).
+        gpus: NVML indices of the engine's GPUs, for power, utilisation and clocks over the window.
+        sampler: reads the GPUs instead of NVML.
 
     Raises:
         EngineDied: the engine ended under load or cannot be reached any more.
@@ -94,9 +100,11 @@ async def measure(
     async with AsyncExitStack() as stack:
         if client is None:
             client = await stack.enter_async_context(LoadClient(load.client_processes))
+        sampler = sampler if sampler is not None else NvmlSampler(gpus)
+        stack.callback(sampler.close)
         session = _Session(
             client, target, load, await find_alphabet(target, load), trial_seed, folder, metrics,
-            Watchers(alive, on_progress, hopeless, tuple(slos)), objectives, limit,
+            Watchers(alive, on_progress, hopeless, tuple(slos)), objectives, limit, sampler,
         )  # fmt: skip
         reports: list[LevelReport] = []
         for number, level in enumerate(levels):
@@ -130,7 +138,7 @@ async def _settle(
 async def _measure_level(session: _Session, level: Level, number: int, of: int) -> LevelReport:
     load, target = session.load, session.target
     maker = RequestMaker(target, load, session.alphabet, [session.trial_seed, number])
-    watch = EngineWatch(session.metrics)
+    watch = EngineWatch(session.metrics, GpuWatch(session.sampler))
     run = LevelRun(
         session.client, target, load, level, session.plan(level, number), maker, watch, session.watchers,
         (number, of),
@@ -164,10 +172,18 @@ def _report(
         invalid += check_engine(
             records, watch, load, start=result.began, scale=target.time_scale, expected_hits=maker.expected_hits
         )
-    engine = watch.figures() | {
-        "warmup_steady": float(result.steady),
-        "client_cpu_share": records.cpu_share,
-    }
+    gpu = watch.gpus.figures() if watch.gpus is not None else {}
+    if "output_throughput" in figures and gpu.get("gpu_power_watts", 0.0) > 0:
+        watts, rate = gpu["gpu_power_watts"], figures["output_throughput"]
+        figures["tokens_per_joule"] = Estimate(rate.value / watts, rate.low / watts, rate.high / watts, rate.n)
+    engine = (
+        watch.figures()
+        | gpu
+        | {
+            "warmup_steady": float(result.steady),
+            "client_cpu_share": records.cpu_share,
+        }
+    )
     ends = records.column("end")
     return LevelReport(
         level=level,
