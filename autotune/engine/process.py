@@ -13,14 +13,16 @@ from pathlib import Path
 from autotune.engine import verdicts
 from autotune.engine.client import EngineClient
 from autotune.engine.enginelog import LogFollower
+from autotune.engine.failure_values import Cause
 from autotune.engine.failures import FailureContext
 from autotune.engine.gpumemory import GpuWatch, gpu_watch
 from autotune.engine.listeners import LOOPBACK, PortHold
 from autotune.engine.live import LiveFactory, LiveLimits, LiveStart
 from autotune.engine.protocol import EngineContext, Lease, RunningEngine, StartFailure
 from autotune.engine.readiness import Limits, Readiness
-from autotune.engine.recipe import Identity, Recipe
-from autotune.engine.running import RunningProcess
+from autotune.engine.recipe import Command, Identity, Recipe
+from autotune.engine.running import RunningProcess, learn
+from autotune.engine.standby import Standby
 from autotune.engine.supervised import SupervisedJob, launch
 from autotune.space.config import EngineConfig, FrozenValue
 
@@ -45,6 +47,12 @@ class ProcessEngine:
     limits: Limits
     live: LiveFactory | None = None
     live_names: frozenset[str] = frozenset()
+    standby: Standby | None = None
+    """Keeps an interpreter ready for the next start; None for plain starts only."""
+    url: str = f"http://{LOOPBACK}:{{port}}"
+    """Where the engine answers; `{port}` is the leased one."""
+    served_model: str = ""
+    """A name that the engine cannot choose freely; empty gives each start a fresh one."""
 
     @property
     def live_settings(self) -> frozenset[str]:
@@ -67,31 +75,45 @@ class ProcessEngine:
             hold = PortHold(lease.port)
         except OSError as error:
             return StartFailure(verdicts.port_taken(lease.port, str(error)), (), time.monotonic() - began, log)
-        limits = self.live.prepare(folder) if self.live is not None else None
         try:
-            return await self._start(config, lease, hold, limits, log, on_phase)
+            started = await self._start(config, lease, hold, log, on_phase)
+            if isinstance(started, StartFailure) and self._could_be_the_standby(started):
+                log.rename(log.with_name("engine-fast.log"))
+                log.write_bytes(b"")
+                started = await self._start(config, lease, PortHold(lease.port), log, on_phase)
+            return started
         finally:
             hold.release()
+
+    def _could_be_the_standby(self, failed: StartFailure) -> bool:
+        """A fast start that fails for no reason of the configuration's is tried once more as a plain one."""
+        if self.standby is None or not self.standby.used or failed.failure.cause is Cause.CONFIG:
+            return False
+        self.standby.give_up()
+        return True
 
     async def _start(
         self,
         config: EngineConfig,
         lease: Lease,
         hold: PortHold,
-        limits: LiveLimits | None,
         log: Path,
         on_phase: Callable[[str], None] | None,
     ) -> RunningEngine | StartFailure:
         began = time.monotonic()
-        identity = Identity(hold.port, f"t-{secrets.token_hex(6)}", secrets.token_urlsafe(24), lease.gpus)
+        limits = self.live.prepare(log.parent) if self.live is not None else None
+        name = self.served_model or f"t-{secrets.token_hex(6)}"
+        identity = Identity(hold.port, name, secrets.token_urlsafe(24), lease.gpus)
         command = self.recipe.command(config, identity, limits.start if limits is not None else LiveStart())
         memory = gpu_watch(lease.gpus)
-        job = await launch(command.argv, command.env, folder=log.parent, log=log, grace=STOP_GRACE)
-        client = EngineClient(f"http://{LOOPBACK}:{identity.port}", identity.api_key)
+        client = EngineClient(self.url.replace("{port}", str(identity.port)), identity.api_key)
         follower = LogFollower(log, on_phase, failure_context(config, memory))
+        job = await self._launch(command, log)
         try:
             ready = Readiness(job, client, follower, identity, self.limits, began)
             failure = await ready.wait()
+            if failure is None:
+                resolved = await learn(follower, client, config, ready.info)
         except BaseException:
             await _abandon(job, client, memory, limits)
             raise
@@ -99,9 +121,22 @@ class ProcessEngine:
             phases = follower.phases()
             await _abandon(job, client, memory, limits)
             return StartFailure(failure, phases, time.monotonic() - began, log)
-        running = RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE)
-        await running.learn(config, ready.info)
-        return running
+        return RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE, resolved)
+
+    async def _launch(self, command: Command, log: Path) -> SupervisedJob:
+        """The waiting interpreter where there is one, else a new process; the next one imports meanwhile."""
+        job = None
+        if self.standby is not None:
+            job = await self.standby.take(command, folder=log.parent, log=log)
+        if job is None:
+            job = await launch(command.argv, command.env, folder=log.parent, log=log, grace=STOP_GRACE)
+        if self.standby is not None:
+            try:
+                await self.standby.prepare(command, log.parent.parent)
+            except BaseException:
+                await asyncio.shield(job.stop(STOP_GRACE))
+                raise
+        return job
 
 
 def failure_context(config: EngineConfig, memory: GpuWatch) -> FailureContext:

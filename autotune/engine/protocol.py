@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from autotune.engine.failures import Failure
+from autotune.engine.failure_values import Failure
 from autotune.space.config import EngineConfig, FrozenValue
 
 

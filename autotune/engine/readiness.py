@@ -49,12 +49,14 @@ class Limits:
         probe: for the probe request; the first one of an engine may compile.
         quiet: longest silence by stage.
         ownership: whether this host's /proc can prove who listens.
+        keyed: whether the server must refuse requests without the key.
     """
 
     ready: float = 900.0
     probe: float = 120.0
     quiet: Mapping[Stage, float] = field(default_factory=lambda: QUIET_SECONDS)
     ownership: bool = True
+    keyed: bool = True
 
 
 class Readiness:
@@ -148,7 +150,7 @@ class Readiness:
             return verdicts.not_ours(port, "it refuses this trial's key")
         if self._identity.served_model not in model_ids(with_key):
             return verdicts.not_ours(port, "it does not serve this trial's model name")
-        if self._identity.api_key and (await self._client.models(with_key=False)).status not in (401, 403):
+        if self._limits.keyed and (await self._client.models(with_key=False)).status not in (401, 403):
             return verdicts.not_ours(port, "it answers without this trial's key")
         return None
 

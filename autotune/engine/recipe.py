@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from autotune.engine import cpu_setup
+from autotune.engine import command_runner, cpu_setup
+from autotune.engine.command_runner import COMMANDS_VARIABLE
 from autotune.engine.listeners import LOOPBACK
 from autotune.engine.live import LiveStart
 from autotune.errors import EnvironmentFault, SpecError
@@ -20,6 +22,7 @@ from autotune.spec.study import CommandSpec, StudySpec
 
 OURS = frozenset({"host", "port", "api_key", "served_model_name", "model", "uds", "ssl_keyfile", "ssl_certfile"})
 """Arguments that decide who answers where. The engine room sets them; what a configuration says is left out."""
+RUNNER = str(Path(command_runner.__file__))
 _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -66,6 +69,7 @@ class VllmRecipe:
         revision: of the model.
         env: the study's variables, ``${NAME}`` not yet filled in.
         on_cpu: the CPU build.
+        fast: fork the engine process instead of importing everything again (one GPU).
     """
 
     python: str
@@ -73,6 +77,7 @@ class VllmRecipe:
     revision: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     on_cpu: bool = False
+    fast: bool = False
     time_scale: float = 1.0
     live_route: str = ""
 
@@ -91,6 +96,8 @@ class VllmRecipe:
         if identity.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, identity.gpus))
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML numbers cards that way, CUDA by speed
+        if self.fast and not self.on_cpu and len(identity.gpus) == 1:
+            env["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if self.on_cpu:
             # The ahead-of-time cache of this build never loads again, so it costs a compile at each start.
             env["VLLM_USE_AOT_COMPILE"] = "0"
@@ -129,7 +136,6 @@ class CommandRecipe:
     model: str
     template: CommandSpec
     env: tuple[tuple[str, str], ...] = ()
-    served_model: str | None = None
     time_scale: float = 1.0
     live_route: str = ""
 
@@ -138,7 +144,13 @@ class CommandRecipe:
         env = {**inherited(), **_QUIET, **expand(self.env), **expand(config.env), "VLLM_API_KEY": identity.api_key}
         if identity.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, identity.gpus))
-        return Command(self.fill(self.template.start, config, identity), env)
+        words = {
+            "start": self.fill(self.template.start, config, identity),
+            "logs": self.fill(self.template.logs or (), config, identity),
+            "stop": self.fill(self.template.stop or (), config, identity),
+        }
+        # Not as an argument: a template may contain the key.
+        return Command((sys.executable, "-I", "-S", RUNNER), {**env, COMMANDS_VARIABLE: json.dumps(words)})
 
     def fill(self, words: Sequence[str], config: EngineConfig, identity: Identity) -> tuple[str, ...]:
         """Expand a template."""
@@ -184,7 +196,8 @@ def vllm_recipe(spec: StudySpec) -> VllmRecipe:
             hint="Give the absolute path of a Python that has vLLM installed, or `cpu`.",
         )
     model = str(Path(model).expanduser()) if model.startswith("~") else model
-    return VllmRecipe(python, model, spec.revision, tuple(sorted(spec.engine.env.items())), on_cpu)
+    env = tuple(sorted(spec.engine.env.items()))
+    return VllmRecipe(python, model, spec.revision, env, on_cpu, fast=spec.engine.fast_start)
 
 
 def simulated_recipe(spec: StudySpec) -> SimulatedRecipe:

@@ -13,6 +13,7 @@ from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import Engine, EngineContext
 from autotune.engine.readiness import Limits
 from autotune.engine.recipe import simulated_recipe, vllm_recipe
+from autotune.engine.standby import Standby
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
 
@@ -29,32 +30,35 @@ def _context(spec: StudySpec) -> EngineContext:
     )
 
 
-def _vllm(spec: StudySpec, live: LiveFactory | None) -> Engine:
+def _vllm(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) -> Engine:
     names = live.names if live is not None else frozenset[str]()
     limits = Limits(ready=spec.engine.ready_timeout)
-    return ProcessEngine(vllm_recipe(spec), _context(spec), limits, live, names)
+    return ProcessEngine(vllm_recipe(spec), _context(spec), limits, live, names, standby)
 
 
-def _simulated(spec: StudySpec, live: LiveFactory | None) -> Engine:
+def _simulated(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) -> Engine:
     names = SIMULATOR_LIVE if spec.engine.live else frozenset[str]()
     limits = Limits(ready=spec.engine.ready_timeout)
     return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names)
 
 
-ENGINES: Final[Mapping[str, Callable[[StudySpec, LiveFactory | None], Engine]]] = {
+ENGINES: Final[Mapping[str, Callable[[StudySpec, LiveFactory | None, Standby | None], Engine]]] = {
     "vllm": _vllm,
     "simulated": _simulated,
-    "endpoint": lambda spec, live: endpoint_engine(spec),
-    "command": lambda spec, live: command_engine(spec),
+    "endpoint": lambda spec, live, standby: endpoint_engine(spec),
+    "command": lambda spec, live, standby: command_engine(spec),
 }
 
 
-def create_engine(spec: StudySpec, *, live: LiveFactory | None = None, base: Path | None = None) -> Engine:
+def create_engine(
+    spec: StudySpec, *, live: LiveFactory | None = None, standby: Standby | None = None, base: Path | None = None
+) -> Engine:
     """The engine that a study asks for.
 
     Args:
         spec: the study.
         live: makes live limits for a real vLLM (its scheduler must be started with a class that reads them).
+        standby: keeps an interpreter ready for the next start of a real vLLM.
         base: folder that relative model paths are resolved against; default: the working directory.
 
     Raises:
@@ -63,4 +67,5 @@ def create_engine(spec: StudySpec, *, live: LiveFactory | None = None, base: Pat
     """
     if base is not None and (base / spec.model / "config.json").is_file():
         spec = spec.model_copy(update={"model": str((base / spec.model).resolve())})
-    return ENGINES[spec.engine.kind](spec, live if spec.engine.live else None)
+    changes, fast = spec.engine.live, spec.engine.fast_start
+    return ENGINES[spec.engine.kind](spec, live if changes else None, standby if fast else None)

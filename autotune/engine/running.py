@@ -41,6 +41,7 @@ class RunningProcess:
         limits: LiveLimits | None,
         recipe: Recipe,
         stop_grace: float,
+        resolved: Resolved,
     ) -> None:
         self._job = job
         self._client = client
@@ -51,7 +52,7 @@ class RunningProcess:
         self._recipe = recipe
         self._grace = stop_grace
         self._phases = follower.phases()
-        self._resolved = Resolved()
+        self._resolved = resolved
         self._failure: Failure | None = None
         self._stopping = False
         self._report: StopReport | None = None
@@ -112,12 +113,6 @@ class RunningProcess:
         reply = await self._client.post(self._recipe.live_route, dict(live))
         return reply.status == 200
 
-    async def learn(self, config: EngineConfig, info: Json) -> None:
-        """Compare what the engine says that it runs with (`info` is its /server_info) with `config`."""
-        version = await self._client.version()
-        await self._follower.catch_up()
-        self._resolved = resolve(config, self._follower.log, info, version)
-
     async def stop(self) -> StopReport:
         """See `RunningEngine.stop`. Runs to its end also where the caller is cancelled meanwhile."""
         async with self._lock:
@@ -162,6 +157,13 @@ class RunningProcess:
         """Why it died. The exit code proves nothing: vLLM ends with 0 after the death of its engine core."""
         code = self._job.exit_code
         return self._follower.classify(verdicts.died(self._follower.stage, code), exit_code=code)
+
+
+async def learn(follower: LogFollower, client: EngineClient, config: EngineConfig, info: Json) -> Resolved:
+    """Compare what the engine says that it runs with (`info` is its /server_info) with `config`."""
+    version = await client.version()
+    await follower.catch_up()
+    return resolve(config, follower.log, info, version)
 
 
 async def _port_free(port: int) -> tuple[str, ...]:

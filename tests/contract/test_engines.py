@@ -21,11 +21,14 @@ from autotune.testing.engine_contract import EngineContract
 
 SERVER = Path(__file__).parents[1] / "unit" / "engine" / "mini_server.py"
 SCRIPT = """#!/bin/sh
-# What `docker run` would be: a process that is another one's parent.
-"$@" &
-child=$!
-trap 'kill $child' TERM
-wait $child
+# What `docker run -d`, `docker logs -f` and `docker stop` are: the server is no child of the command that starts it.
+here=$1 word=$2
+shift 2
+case $word in
+  start) setsid "$@" >>$here/log 2>&1 & echo $! >$here/pid ;;
+  logs) exec tail -n +1 -F $here/log 2>/dev/null ;;
+  stop) kill $(cat $here/pid) && echo stopped >$here/stopped ;;
+esac
 """
 
 
@@ -63,14 +66,35 @@ class TestCommand(EngineContract):
 
     @pytest.fixture(autouse=True)
     def script(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
         self.path = tmp_path / "start.sh"
         self.path.write_text(SCRIPT)
+        (tmp_path / "log").touch()
         self.path.chmod(0o755)
 
     def engine(self) -> Engine:
-        words = [str(self.path), sys.executable, str(SERVER), "serve", "{model}", "--host", "127.0.0.1"]
-        start = [*words, "--port", "{port}", "--served-model-name", "{name}", "{args}"]
-        return create_engine(study(kind="command", command={"start": start}))
+        call = [str(self.path), str(self.folder)]
+        server = [sys.executable, str(SERVER), "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
+        start = [*call, "start", "env", "VLLM_API_KEY={api_key}", *server, "--served-model-name", "{name}", "{args}"]
+        command = {"start": start, "logs": [*call, "logs"], "stop": [*call, "stop"]}
+        return create_engine(study(kind="command", command=command))
+
+    async def test_the_templates_do_the_work(self, tmp_path: Path) -> None:
+        running = await self.engine().start(EngineConfig(), Lease((), 0), folder=tmp_path / "trial")
+        assert not isinstance(running, StartFailure), running
+        await running.stop()
+        assert (tmp_path / "stopped").read_text() == "stopped\n"
+        assert "Application startup complete" in (tmp_path / "trial" / "engine.log").read_text()
+
+    async def test_a_command_that_fails(self, tmp_path: Path) -> None:
+        spec = study(kind="command", command={"start": ["/does/not/exist", "{name}", "{args}"]})
+        failed = await create_engine(spec).start(EngineConfig(), Lease((), 0), folder=tmp_path)
+        assert isinstance(failed, StartFailure)
+        assert failed.seconds < 20
+
+    def test_a_template_must_say_the_name(self) -> None:
+        with pytest.raises(SpecError, match="which name the engine serves"):
+            create_engine(study(kind="command", command={"start": ["docker", "run", "{args}"]}))
 
 
 class TestEndpoint(EngineContract):

@@ -17,7 +17,8 @@ import pytest
 from autotune.engine.cpu_setup import CpuEngine
 from autotune.engine.protocol import Engine, RunningEngine
 from autotune.engine.registry import create_engine
-from autotune.engine.runs import START_VARIABLE, current_run, read_starts
+from autotune.engine.runs import RUN_VARIABLE, START_VARIABLE, current_run, read_starts
+from autotune.engine.supervised import marked
 from autotune.engine.supervisor import shm_names, shm_of
 from autotune.host.processes import environment_value, own_pids, start_ticks
 from autotune.space.config import EngineConfig
@@ -43,8 +44,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
     shared = unused_shm()
     yield
-    left = [pid for pid in own_pids() if environment_value(pid, START_VARIABLE) and start_ticks(pid) is not None]
-    assert left == []
+    assert set(marked(RUN_VARIABLE, current_run().run)) - {os.getpid()} == set()
     assert unused_shm() - shared == set()
     assert read_starts(current_run().run) == ()
 

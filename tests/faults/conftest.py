@@ -19,7 +19,7 @@ from autotune.engine.cleanup import find_leftovers
 from autotune.engine.listeners import listening_inodes
 from autotune.engine.protocol import Lease, RunningEngine, StartFailure
 from autotune.engine.registry import create_engine
-from autotune.engine.runs import RUN_VARIABLE, START_VARIABLE, read_runs, read_starts
+from autotune.engine.runs import START_VARIABLE, read_runs, read_starts
 from autotune.engine.supervisor import shm_names, shm_of
 from autotune.host.leases import LeaseBook
 from autotune.host.processes import environment_value, own_pids, start_ticks
@@ -123,10 +123,9 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     shared = _shared()
-    before = _ours()
     yield
     deadline = time.monotonic() + 15
-    while (left := _ours() - before) and time.monotonic() < deadline:
+    while (left := _ours(state)) and time.monotonic() < deadline:
         time.sleep(0.05)
     problems = [f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in left]
     for pid in left:
@@ -145,13 +144,13 @@ def _shared() -> set[str]:
     return names - shm_of(list(own_pids()), names)
 
 
-def _ours() -> set[int]:
-    """Processes with our marker in their environment, this one and its kind not counted."""
+def _ours(state: Path) -> set[int]:
+    """Engine processes of this test: those with a mark of ours whose state folder is this test's."""
     return {
         pid
         for pid in own_pids()
         if environment_value(pid, START_VARIABLE)
-        and environment_value(pid, RUN_VARIABLE)
+        and environment_value(pid, "AUTOTUNE_STATE") == str(state)
         and start_ticks(pid) is not None
     }
 
