@@ -129,19 +129,25 @@ def statistics(documents: Sequence[Divergence]) -> Statistics:
     agreed = np.array([item.agreed for item in used], float)
     agreement = ratio(agreed, sure, resampled, int(sure.sum())) if sure.sum() else Estimate(1.0, 1.0, 1.0, 0)
     return Statistics(
-        mean([item.kl for item in used]),
+        _clipped(mean([item.kl for item in used]), 0.0, math.inf),
         mean([item.loss for item in used]),
-        Estimate(agreement.value, max(0.0, agreement.low), min(1.0, agreement.high), agreement.n),
+        _clipped(agreement, 0.0, 1.0),
         mean([item.tail for item in used]),
         max(item.kl / item.positions for item in used),
     )
 
 
+def _clipped(value: Estimate, lowest: float, highest: float) -> Estimate:
+    """The widened interval may leave the range of what is possible."""
+    return Estimate(value.value, max(lowest, value.low), min(highest, value.high), value.n)
+
+
 def by_bucket(documents: Sequence[Divergence]) -> Mapping[str, list[Divergence]]:
-    """Documents by bucket, in the order of their first document."""
+    """Documents in which something was compared, by bucket, in the order of their first document."""
     found: dict[str, list[Divergence]] = {}
     for item in documents:
-        found.setdefault(item.bucket, []).append(item)
+        if item.positions:
+            found.setdefault(item.bucket, []).append(item)
     return found
 
 

@@ -16,13 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import sanity
 from autotune.quality.corpus import PROBE
-from autotune.quality.divergence import Divergence
-from autotune.quality.observe import Suite, chat_ids, observe_traces, observe_windows, record
+from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_windows, record
 from autotune.quality.precision import precision_key, same_precision
 from autotune.quality.reference import Reference, read_reference
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.quality.verdict import Limits, divergence_checks, verdict_of, violation_of
-from autotune.quality.wire import HttpScorer, Scored, Scorer, ScorerError
+from autotune.quality.wire import HttpScorer, Scorer, ScorerError
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
 
@@ -90,34 +89,38 @@ class Gate:
     ) -> list[QualityCheck]:
         found: list[QualityCheck] = []
         try:
-            reference = await self._obtain(scorer, engine, config, key, folder)
+            reference, again = await self._obtain(scorer, engine, config, key, folder)
             if reference is None:
                 found = [_without_reference()]
             else:
-                found = await candidate_checks(scorer, reference, self.suite, Limits.of(self.spec.quality))
+                found = await candidate_checks(scorer, reference, self.suite, Limits.of(self.spec.quality), again)
         except* ScorerError as errors:
             found = [_no_answer(errors, engine)]
         return found
 
     async def _obtain(
         self, scorer: Scorer, engine: RunningEngine, config: EngineConfig, key: str, folder: Path
-    ) -> Reference | None:
-        """The study's reference; recorded now where this engine is the baseline's equal and there is none yet."""
+    ) -> tuple[Reference | None, Observation | None]:
+        """The study's reference; recorded now where this engine is the baseline's equal and there is none yet.
+
+        Whoever records it gets what the engine showed when it ran again, too: it need not be asked a third time.
+        """
         async with self._recording:
             if self._reference is not None:
-                return self._reference
+                return self._reference, None
+            again: Observation | None = None
             if self.file is not None:
                 self._reference = read_reference(self.file)
             elif (body := self.memory.get(self._reference_name)) is not None:
                 self._reference = Reference.from_json(body)
             elif same_precision(config, self.baseline):
                 version = engine.resolved.version
-                found = await record(scorer, self.suite, model=self.spec.model, version=version, key=key)
+                found, again = await record(scorer, self.suite, model=self.spec.model, version=version, key=key)
                 self.memory.put(self._reference_name, found.to_json())
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / REFERENCE_FILE).write_text(found.to_json(), "utf-8")
                 self._reference = found
-            return self._reference
+            return self._reference, again
 
     def _known(self, key: str) -> QualityReport | None:
         body = self.memory.get(self._verdict_name(key))
@@ -140,26 +143,38 @@ class Gate:
         return _hash([self.suite.hash, self.spec.model, self.spec.revision])
 
 
-async def candidate_checks(scorer: Scorer, reference: Reference, suite: Suite, limits: Limits) -> list[QualityCheck]:
+async def candidate_checks(
+    scorer: Scorer, reference: Reference, suite: Suite, limits: Limits, seen: Observation | None = None
+) -> list[QualityCheck]:
     """Tiers 0 and 1 of one engine against a reference.
+
+    Args:
+        scorer: the engine.
+        reference: what it is compared with.
+        suite: how many continuations are in flight.
+        limits: the study's limits.
+        seen: what the engine has shown already.
 
     Raises:
         ScorerError: the engine does not answer (within an exception group where several requests were in flight).
     """
     checks = await _text_checks(scorer, reference)
     checks += await _writing_checks(scorer, reference)
-    first, rest = reference.windows[: reference.documents], reference.windows[reference.documents :]
-    seen = await observe_windows(scorer, first)
-    traces = await observe_traces(scorer, reference.traces, suite.concurrency)
-    finite = sanity.finite_check([scored for _, scored in seen])
+    fresh = seen is None
+    seen = seen or await observe(scorer, reference, suite.concurrency)
+    # Whoever recorded the reference is held responsible for the reference's own numbers, too.
+    own = () if fresh else tuple(window.scored for window in reference.windows)
+    finite = sanity.finite_check([*seen.scored, *own])
     checks.append(finite)
     if finite.verdict is QualityVerdict.FAILED:
         return checks
-    compared = divergence_checks(_documents(seen), traces, reference.noise, limits)
+    compared = divergence_checks(seen.windows, seen.traces, reference.noise, limits)
+    rest = reference.windows[reference.documents :]
     if verdict_of(compared) is QualityVerdict.UNDECIDED and rest:
-        seen += await observe_windows(scorer, rest)
-        compared = divergence_checks(_documents(seen), traces, reference.noise, limits)
-    return [*checks, *compared, *await sanity.structured_checks(scorer, reference.abilities)]
+        more = [item for item, _ in await observe_windows(scorer, rest)]
+        compared = divergence_checks([*seen.windows, *more], seen.traces, reference.noise, limits)
+    wanted = reference.abilities if fresh else frozenset[str]()
+    return [*checks, *compared, *await sanity.structured_checks(scorer, wanted)]
 
 
 async def _text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
@@ -180,10 +195,6 @@ async def _writing_checks(scorer: Scorer, reference: Reference) -> list[QualityC
     trace = reference.traces[0]
     written = await scorer.continue_(trace.prompt, len(trace.tokens))
     return [sanity.count_check(len(trace.tokens), written), sanity.repetition_check(trace.tokens, written.tokens)]
-
-
-def _documents(seen: Sequence[tuple[Divergence, Scored]]) -> list[Divergence]:
-    return [item for item, _ in seen]
 
 
 def _without_reference() -> QualityCheck:

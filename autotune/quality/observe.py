@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,8 @@ RESERVE = 3
 """So many times `documents` are recorded; a candidate is scored on all only where the first part does not decide."""
 LONG = {"4k": 4096, "16k": 16384, "32k": 32768}
 LONG_TRACES = 2
+ALONE = 3
+"""So many texts and continuations are repeated with nothing else in flight for the noise floor."""
 RESTARTS = 6
 """After so many departures from the reference's text a trace is given up; what was compared until then counts."""
 
@@ -69,15 +71,18 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a candidate showed: divergences of the fixed texts and of the continuations, and its raw distributions."""
+    """What an engine showed: divergences of the fixed texts and of the continuations, and its raw distributions."""
 
     windows: tuple[Divergence, ...]
     traces: tuple[Divergence, ...]
     scored: tuple[Scored, ...]
 
 
-async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key: str) -> Reference:
-    """Record a reference and its noise floor.
+async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key: str) -> tuple[Reference, Observation]:
+    """Record a reference, and run it against itself for the noise floor.
+
+    Returns:
+        The reference, and what the same engine showed when it ran again at the tuned concurrency.
 
     Raises:
         ScorerError: the server cannot score texts.
@@ -88,16 +93,20 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
     cut = corpus.windows(ids, length, suite.documents * RESERVE)
     scored = await _each(cut, scorer.score, SCORING_IN_FLIGHT)
     windows = tuple(Window(tokens, found) for tokens, found in zip(cut, scored, strict=True))
-    traces = await _record_traces(scorer, suite, cut, ids, context)
-    plain = Reference(
+    reference = Reference(
         suite.hash, model, version, key, await scorer.tokenize(corpus.PROBE), await chat_ids(scorer), windows,
-        min(suite.documents, len(windows)), traces, await abilities(scorer), {},
+        min(suite.documents, len(windows)), await _record_traces(scorer, suite, cut, ids, context),
+        await abilities(scorer), {},
     )  # fmt: skip
-    noise = await _noise(scorer, plain, suite)
-    return Reference(
-        plain.suite, model, version, key, plain.probe, plain.chat, windows, plain.documents, traces, plain.abilities,
-        noise,
-    )  # fmt: skip
+    again = await observe(scorer, reference, suite.concurrency)
+    return replace(reference, noise=await _noise(scorer, reference, again)), again
+
+
+async def observe(scorer: Scorer, reference: Reference, concurrency: int) -> Observation:
+    """Score an engine on the texts that are always scored, last one first, and on all continuations."""
+    seen = await observe_windows(scorer, reference.windows[: reference.documents][::-1])
+    traces = await observe_traces(scorer, reference.traces, concurrency)
+    return Observation(tuple(item for item, _ in seen), tuple(traces), tuple(scored for _, scored in seen))
 
 
 async def chat_ids(scorer: Scorer) -> tuple[int, ...]:
@@ -148,7 +157,7 @@ async def follow(scorer: Scorer, trace: Trace) -> Scored:
         same = _common(written.tokens, rest)
         usable = min(same + 1, len(rest), len(written.scored))
         if not usable:
-            raise ScorerError("the engine wrote nothing", 502)
+            break  # it writes too few tokens, which tier 0 reports
         parts.append(retarget(written.scored.head(usable), rest[:usable]))
         done += usable
     return Scored.joined(parts)
@@ -182,14 +191,14 @@ async def _trace(scorer: Scorer, prompt: tuple[int, ...], count: int, bucket: st
     return Trace(prompt, written.tokens, written.scored, bucket)
 
 
-async def _noise(scorer: Scorer, reference: Reference, suite: Suite) -> dict[str, Noise]:
-    """Run the reference against itself: in another order, in other batches, one at a time."""
-    first = reference.windows[: reference.documents]
-    again = [item for item, _ in await observe_windows(scorer, first[::-1])]
-    alone = [divergence(window.scored, await scorer.score(window.tokens)) for window in first]
-    floor = {"prefill": noise_of(again).worst(noise_of(alone))}
-    for concurrency in (suite.concurrency, 1):
-        for bucket, found in by_bucket(await observe_traces(scorer, reference.traces, concurrency)).items():
+async def _noise(scorer: Scorer, reference: Reference, again: Observation) -> dict[str, Noise]:
+    """The reference against itself: in another order and other batches (`again`), and a part of it one at a time."""
+    some = reference.windows[: min(ALONE, reference.documents)]
+    alone = [divergence(window.scored, await scorer.score(window.tokens)) for window in some]
+    floor = {"prefill": noise_of(again.windows).worst(noise_of(alone))}
+    short = [trace for trace in reference.traces if trace.bucket == "decode"][:ALONE]
+    for traces in (again.traces, await observe_traces(scorer, short, 1)):
+        for bucket, found in by_bucket(traces).items():
             floor[bucket] = floor.get(bucket, Noise()).worst(noise_of(found))
     return floor
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -55,24 +56,24 @@ _TOOL: Final = {
 }
 
 
+_WANTED: Final[Mapping[str, Mapping[str, object]]] = {"json": _JSON, "tool": _TOOL}
+
+
 async def abilities(scorer: Scorer) -> frozenset[str]:
     """Structured answers that the engine manages: `json` (a schema is kept), `tool` (a named tool is called)."""
-    found = set()
-    if await _manages(scorer, "json"):
-        found.add("json")
-    if await _manages(scorer, "tool"):
-        found.add("tool")
-    return frozenset(found)
+    return frozenset([name for name in _WANTED if await _manages(scorer, name) is True])
 
 
-async def _manages(scorer: Scorer, ability: str) -> bool:
+async def _manages(scorer: Scorer, ability: str) -> bool | None:
+    """Whether a structured answer is valid; None where it ran out of tokens (white space is legal JSON)."""
     try:
-        reply = await scorer.chat(_JSON if ability == "json" else _TOOL)
+        reply = await scorer.chat(_WANTED[ability])
     except ScorerError as error:
         if error.status == 0:
             raise
         return False
-    return _valid(ability, reply)
+    valid = _valid(ability, reply)
+    return None if reply.cut and not valid else valid
 
 
 def _valid(ability: str, reply: Reply) -> bool:
@@ -92,7 +93,9 @@ async def structured_checks(scorer: Scorer, wanted: frozenset[str]) -> list[Qual
     found = []
     for ability in sorted(wanted):
         good = await _manages(scorer, ability)
-        found.append(yes_or_no(ability, good, "" if good else f"{notes[ability]}; the reference's is"))
+        note = "" if good else f"{notes[ability]}; the reference's is" if good is False else "ran out of tokens"
+        check = yes_or_no(ability, bool(good), note)
+        found.append(replace(check, verdict=QualityVerdict.SKIPPED) if good is None else check)
     return found
 
 

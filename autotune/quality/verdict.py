@@ -32,7 +32,12 @@ class Limits:
 
 
 def judge(value: Estimate, limit: float) -> QualityVerdict:
-    """The whole interval within the limit passes, the whole interval beyond it fails, anything else is undecided."""
+    """The whole interval within the limit passes, the whole interval beyond it fails, anything else is undecided.
+
+    Not-a-number fails: an engine that computed none is broken.
+    """
+    if math.isnan(value.value):
+        return QualityVerdict.FAILED
     if value.high <= limit:
         return QualityVerdict.PASSED
     return QualityVerdict.FAILED if value.low > limit else QualityVerdict.UNDECIDED
@@ -43,7 +48,7 @@ def divergence_checks(
 ) -> list[QualityCheck]:
     """Tier 1 on the reading path (fixed texts) and on the writing path (continuations), by length of context."""
     found: list[QualityCheck] = []
-    if windows:
+    if any(item.positions for item in windows):
         floor = noise.get("prefill", Noise())
         seen = statistics(windows)
         found += [_kl("kl", seen, floor, limits), _perplexity(seen, floor, limits)]

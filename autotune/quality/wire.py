@@ -67,10 +67,11 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of a chat: its text, or the arguments of the tool that it calls."""
+    """An answer of a chat: its text, or the arguments of the tool that it calls. `cut`: it ran out of tokens."""
 
     text: str
     arguments: str | None = None
+    cut: bool = False
 
 
 class ScorerError(Exception):
@@ -170,7 +171,8 @@ class HttpScorer:
         )
 
     async def chat(self, body: Mapping[str, object]) -> Reply:
-        message = _choice(await self._post("/v1/chat/completions", {"temperature": 0, **body})).get("message")
+        choice = _choice(await self._post("/v1/chat/completions", {"temperature": 0, **body}))
+        message = choice.get("message")
         if not isinstance(message, dict):
             raise ScorerError("the answer holds no message", 502)
         calls = message.get("tool_calls")
@@ -178,7 +180,7 @@ class HttpScorer:
         if isinstance(calls, list) and calls and isinstance(calls[0], dict):
             function = calls[0].get("function")
             arguments = str(function.get("arguments")) if isinstance(function, dict) else None
-        return Reply(str(message.get("content") or ""), arguments)
+        return Reply(str(message.get("content") or ""), arguments, choice.get("finish_reason") == "length")
 
     async def context(self) -> int:
         data = (await self._send("GET", "/v1/models", None)).get("data")
