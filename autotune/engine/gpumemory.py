@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autotune.host.gpus import GpuReader, NvmlGpus
+from autotune.host.processes import start_ticks
 
 DEADLINE = 30.0
 SLACK = 256 << 20
@@ -46,7 +47,8 @@ class GpuWatch:
             if gpu.index not in self.baseline:
                 continue
             words += [f"process {p.pid} still holds GPU {gpu.index}" for p in gpu.processes if p.pid in mine]
-            foreign = any(p.pid not in mine for p in gpu.processes)
+            # In a container NVML may name pids of the host: one that is unknown here can be ours and is waited for.
+            foreign = any(p.pid not in mine and start_ticks(p.pid) is not None for p in gpu.processes)
             above = gpu.memory_used - self.baseline[gpu.index]
             if above > SLACK and not foreign:
                 words.append(f"GPU {gpu.index} has {above / 2**30:.1f} GiB more in use than before the start")
