@@ -16,7 +16,7 @@ from autotune.report.effects import effects_of
 from autotune.report.failures import failure_views
 from autotune.report.trials import quality_views, trial_views
 from autotune.report.values import ReportContent
-from autotune.report.wording import count_text, duration_text, number_text
+from autotune.report.wording import count_text, duration_text, lower_first, number_text
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.drift import drift_of
 from autotune.search.objectives import Objectives, searched
@@ -70,7 +70,11 @@ def gather(
         written=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now)),
         version=__version__,
         simulated=simulated,
-        sentences=(_what_ran(spec, records, simulated), _claim(verdict), _evidence(verdict, objectives, records)),
+        sentences=(
+            _what_ran(spec, records, simulated),
+            _claim(verdict, objectives),
+            _evidence(verdict, objectives, records),
+        ),
         columns=columns_of(objectives),
         limits=tuple((slo.key, slo.limit_ms) for slo in objectives.slos),
         gains=gains,
@@ -124,10 +128,12 @@ def _was(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _claim(verdict: Verdict) -> str:
+def _claim(verdict: Verdict, objectives: Objectives) -> str:
     if verdict.config is None:
         return "Nothing can be recommended: " + verdict.sentence.rstrip(".") + "."
     sentence = verdict.sentence.rstrip(".")
+    for column in columns_of(objectives):
+        sentence = sentence.replace(column.label, lower_first(column.title))
     where = f"trial {verdict.chosen.number}" if verdict.chosen else "the recommended configuration"
     if verdict.final and where not in sentence:
         sentence = f"{where}: {sentence}"
@@ -138,6 +144,8 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
     rounds = sum(1 for one in records if one.proposal.origin == "confirm" and _same(one.config, verdict.config))
     if verdict.proven:
         text = f"This was confirmed in {count_text(rounds, 'round')} of fresh starts interleaved with the baseline"
+    elif rounds and not verdict.final:
+        text = f"Its confirmation is under way: {count_text(rounds, 'fresh start')} of it measured so far"
     elif rounds:
         text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     else:

@@ -40,6 +40,29 @@ def plain(value: object) -> Json:
     raise TypeError(f"{type(value).__name__} is no value of a report")
 
 
+def exact(content: ReportContent) -> Json:
+    """Everything a report says as JSON, with full precision; estimates become {value, low, high, n}."""
+    return _exact(content)
+
+
+def _exact(value: object) -> Json:
+    if isinstance(value, Estimate):
+        return {"value": _finite(value.value), "low": _finite(value.low), "high": _finite(value.high), "n": value.n}
+    if isinstance(value, float):
+        return _finite(value)
+    if is_dataclass(value):
+        return {field.name: _exact(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if value and all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in value):
+            return {name: _exact(item) for name, item in value}
+        return [_exact(item) for item in value]
+    return plain(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def short(value: float) -> float | int | None:
     """Five significant digits; None where it is not finite, as JSON has no such numbers."""
     if not math.isfinite(value):

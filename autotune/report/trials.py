@@ -14,6 +14,7 @@ from autotune.report.wording import changes_text, metric_title, number_text, out
 from autotune.search.front import front_of
 from autotune.search.objectives import REPEATS, Objective, Objectives
 from autotune.space.config import EngineConfig
+from autotune.space.defaults import real_changes
 
 
 def trial_views(
@@ -136,9 +137,18 @@ def _quality(key: str, group: Sequence[TrialRecord], baseline: EngineConfig) -> 
         key=key,
         verdict=str(report.verdict),
         trials=tuple(record.number for record in group),
-        changes=redact(changes_text(group[0].config, baseline)),
+        changes=redact(_shared_changes(group, baseline)),
         checks=tuple(_check(check) for check in report.checks),
     )
+
+
+def _shared_changes(group: Sequence[TrialRecord], baseline: EngineConfig) -> str:
+    """What all trials of a precision change in the same way; the rest cannot have touched the answers."""
+    shared = set(real_changes(group[0].config, baseline))
+    for record in group[1:]:
+        shared &= set(real_changes(record.config, baseline))
+    ordered = sorted(shared, key=lambda change: change.name)
+    return " ".join(f"{change.name}={value_text(change.after)}" for change in ordered) or "as the baseline"
 
 
 def _check(check: QualityCheck) -> CheckView:

@@ -93,6 +93,11 @@ def ratio_text(ratio: float, low: float | None = None, high: float | None = None
     return f"×{ratio:.2f}" if low is None or high is None else f"×{ratio:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def lower_first(title: str) -> str:
+    """A title inside a sentence: ``output throughput``, but ``TTFT p95``."""
+    return title if title[:2].isupper() or title[1:2].isdigit() else title[:1].lower() + title[1:]
+
+
 def count_text(count: int, noun: str, plural: str = "") -> str:
     """``1 trial``, ``3 trials``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -24,6 +24,8 @@ function number(value) {
   if (size >= 10) return value.toFixed(1);
   return String(Number(value.toPrecision(3)));
 }
+// Ticks are round numbers already: no trailing zeros.
+const tickText = (value) => Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 6 });
 const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
 function estimate(triple, unit) {
   if (!triple) return "–";
@@ -75,15 +77,18 @@ function scale(values, from, to, options) {
 }
 
 // A frame with axes: titles carry the unit; draws nothing but lines, ticks and titles.
+let clips = 0;
 function frame(width, height, options) {
   const left = options.left ?? 62, right = options.right ?? 16, top = options.top ?? 26, bottom = options.bottom ?? 44;
   const root = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": options.label });
-  return { root, left, top, width, height, x0: left, x1: width - right, y0: height - bottom, y1: top };
+  const clip = `clip${(clips += 1)}`;
+  root.append(draw("clipPath", { id: clip }, draw("rect", { x: left, y: top, width: Math.max(0, width - left - right), height: Math.max(0, height - top - bottom) })));
+  return { root, clip: `url(#${clip})`, left, top, width, height, x0: left, x1: width - right, y0: height - bottom, y1: top };
 }
 function axisX(box, at, title, format) {
   for (const tick of at.ticks) {
     box.root.append(draw("line", { class: "gridline", x1: at(tick), x2: at(tick), y1: box.y1, y2: box.y0 }));
-    box.root.append(draw("text", { x: at(tick), y: box.y0 + 17, "text-anchor": "middle" }, (format || number)(tick)));
+    box.root.append(draw("text", { x: at(tick), y: box.y0 + 17, "text-anchor": "middle" }, (format || tickText)(tick)));
   }
   box.root.append(draw("line", { class: "axis", x1: box.x0, x2: box.x1, y1: box.y0, y2: box.y0 }));
   if (title) box.root.append(draw("text", { class: "title", x: box.x1, y: box.y0 + 37, "text-anchor": "end" }, title));
@@ -91,7 +96,7 @@ function axisX(box, at, title, format) {
 function axisY(box, at, title, format) {
   for (const tick of at.ticks) {
     box.root.append(draw("line", { class: "gridline", x1: box.x0, x2: box.x1, y1: at(tick), y2: at(tick) }));
-    box.root.append(draw("text", { x: box.x0 - 8, y: at(tick) + 4, "text-anchor": "end" }, (format || number)(tick)));
+    box.root.append(draw("text", { x: box.x0 - 8, y: at(tick) + 4, "text-anchor": "end" }, (format || tickText)(tick)));
   }
   if (title) box.root.append(draw("text", { class: "title", x: 0, y: 12 }, title));
 }

@@ -33,7 +33,7 @@ function drawCurve(box, trial, points, atX, atY, width) {
     "stroke-dasharray": trial.number === data.baseline ? "6 4" : null }));
   points.forEach((point, index) => {
     const [px, py] = spots[index];
-    if (point.y[2] > point.y[1]) box.root.append(draw("line", { x1: px, x2: px, y1: atY(point.y[1]), y2: atY(point.y[2]), stroke: colour, opacity: 0.45 }));
+    if (point.y[2] > point.y[1]) box.root.append(draw("line", { x1: px, x2: px, y1: atY(point.y[1]), y2: atY(point.y[2]), stroke: colour, opacity: 0.45, "clip-path": box.clip }));
     box.root.append(draw("circle", { class: "mark", cx: px, cy: py, r: 4.5, fill: "var(--paper)", stroke: colour, "stroke-width": 2, ...tipped(() => [
       html("div", { class: "head" }, `${curveName(trial)}, ${point.name}`),
       ...point.rows.map(([name, text]) => tipRow(name, text)),

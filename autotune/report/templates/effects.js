@@ -1,20 +1,21 @@
 // Importance of the settings, and the effect of each value with all others equal.
 const effectState = { objective: 0 };
 const MOST_SETTINGS = 12;
-const percent = (ratio) => `${ratio >= 1 ? "+" : "−"}${number(Math.abs(ratio - 1) * 100)} %`;
+const shareText = (share) => (share < 0.1 ? "below 0.1 %" : `${share.toFixed(1)} %`);
+const percent = (ratio) => `${ratio >= 1 ? "+" : "−"}${(Math.abs(ratio - 1) * 100).toFixed(1)} %`;
 
 function drawImportance(width) {
   const rows = [...data.settings].sort((one, other) => other.importance[effectState.objective] - one.importance[effectState.objective]).slice(0, MOST_SETTINGS);
   const left = Math.min(260, width * 0.45), line = 26;
-  const box = frame(width, rows.length * line + 52, { left, right: 52, top: 6, bottom: 46, label: "Importance of the settings" });
+  const box = frame(width, rows.length * line + 52, { left, right: 84, top: 6, bottom: 46, label: "Importance of the settings" });
   const at = scale([0, ...rows.map((row) => row.importance[effectState.objective] * 100)], box.x0, box.x1, { zero: true, pad: 0.02, count: width < 500 ? 3 : 6, log: false });
   axisX(box, at, "Share of the variation explained (%)");
   rows.forEach((row, index) => {
     const share = row.importance[effectState.objective] * 100, y = box.y1 + index * line + 4;
     box.root.append(draw("text", { x: left - 10, y: y + 13, "text-anchor": "end", fill: "var(--ink)" }, cut(row.name, Math.floor(left / 6.8))));
     box.root.append(draw("rect", { x: at(0), y, width: Math.max(1, at(share) - at(0)), height: 16, rx: 3, fill: "var(--accent)", opacity: 0.85,
-      ...tipped(() => [html("div", { class: "head" }, row.name), ...data.columns.map((column, place) => tipRow(column.title, `${number(row.importance[place] * 100)} %`))]) }));
-    box.root.append(draw("text", { x: at(share) + 6, y: y + 13 }, `${number(share)} %`));
+      ...tipped(() => [html("div", { class: "head" }, row.name), ...data.columns.map((column, place) => tipRow(column.title, shareText(row.importance[place] * 100)))]) }));
+    box.root.append(draw("text", { x: at(share) + 6, y: y + 13 }, shareText(share)));
   });
   return box.root;
 }
@@ -22,10 +23,10 @@ function drawImportance(width) {
 function drawEffect(row, reach, width) {
   const effects = row.effects[effectState.objective], line = 24, left = Math.min(130, width * 0.36);
   const box = frame(width, effects.length * line + 30, { left, right: 58, top: 4, bottom: 24, label: `Effect of ${row.name}` });
-  const at = scale([-reach, reach], box.x0, box.x1, { log: false, pad: 0, count: 3 });
+  const at = scale([-reach, reach], box.x0, box.x1, { log: false, pad: 0, count: 4 });
   for (const tick of at.ticks) {
     box.root.append(draw("line", { class: tick === 0 ? "axis" : "gridline", x1: at(tick), x2: at(tick), y1: box.y1, y2: box.y0 }));
-    box.root.append(draw("text", { x: at(tick), y: box.y0 + 16, "text-anchor": "middle" }, tick === 0 ? "0" : `${tick > 0 ? "+" : "−"}${number(Math.abs(tick))} %`));
+    box.root.append(draw("text", { x: at(tick), y: box.y0 + 16, "text-anchor": "middle" }, tick === 0 ? "0" : `${tick > 0 ? "+" : "−"}${tickText(Math.abs(tick))} %`));
   }
   const inside = (ratio) => at(Math.max(-reach, Math.min(reach, (ratio - 1) * 100)));
   effects.forEach((effect, index) => {

@@ -1,6 +1,7 @@
 // The front: measured trials apart by standing, and below them those that gave no figures.
 const frontState = {
   hidden: new Set(),
+  close: true,
   y: data.columns.length ? 0 : -1,
   x: data.columns.length > 1 ? 1 : -1,
 };
@@ -39,7 +40,7 @@ function frontLine(box, atX, atY, shown) {
 function errorBars(box, trial, atX, atY, opacity) {
   const { x, y } = frontState;
   const [fx, fy] = [figureOf(trial, x), figureOf(trial, y)];
-  const style = { stroke: `var(--${trial.standing})`, "stroke-width": 1.2, opacity };
+  const style = { stroke: `var(--${trial.standing})`, "stroke-width": 1.2, opacity, "clip-path": box.clip };
   if (x >= 0 && fx[2] > fx[1]) box.root.append(draw("line", { x1: atX(fx[1]), x2: atX(fx[2]), y1: atY(fy[0]), y2: atY(fy[0]), ...style }));
   if (fy[2] > fy[1]) box.root.append(draw("line", { x1: atX(fx[0]), x2: atX(fx[0]), y1: atY(fy[1]), y2: atY(fy[2]), ...style }));
 }
@@ -58,13 +59,13 @@ function limitLines(box, atX, atY) {
   }
 }
 
-function frontLabels(box, atX, atY) {
+function frontLabels(box, atX, atY, apart) {
   for (const [name, text] of [[data.baseline, "baseline"], [data.chosen, "recommended"]]) {
     const trial = byNumber.get(name);
-    if (!trial || !trial.objectives || (text === "baseline" && data.chosen === data.baseline)) continue;
+    if (!trial || !trial.objectives || apart.has(trial) || frontState.hidden.has(trial.standing) || (text === "baseline" && data.chosen === data.baseline)) continue;
     const [px, py] = [atX(figureOf(trial, frontState.x)[0]), atY(figureOf(trial, frontState.y)[0])];
     const flip = px > box.x1 - 110;
-    box.root.append(draw("circle", { cx: px, cy: py, r: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.4 }));
+    box.root.append(draw("circle", { cx: px, cy: py, r: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.4, "pointer-events": "none" }));
     box.root.append(draw("text", { class: "strong halo", x: px + (flip ? -15 : 15), y: py - 9, "text-anchor": flip ? "end" : "start" }, text));
   }
 }
@@ -79,15 +80,44 @@ function failedStrip(box, failed) {
       ...tipped(() => tipOf(trial), { onclick: () => openTrial(trial.number) }) })));
 }
 
+// What must be in sight: every figure, and the whole interval of the trials that matter most.
+const frontValues = (shown, index) => shown.flatMap((trial) =>
+  (trial.standing === "front" || trial.number === data.chosen ? figureOf(trial, index) : [figureOf(trial, index)[0]]));
+
+// Configurations far beyond every limit squeeze what matters: close up, the front and what runs today fill the chart.
+function closeUp(index) {
+  const near = measured.filter((trial) => trial.standing === "front" || role(trial));
+  if (index < 0 || near.length < 2) return null;
+  const figures = near.flatMap((trial) => figureOf(trial, index));
+  const limit = data.limits[data.columns[index].key];
+  if (limit !== undefined) figures.push(limit);
+  const [low, high] = [Math.min(...figures), Math.max(...figures)];
+  const reach = (high - low) * 0.25 || high * 0.1;
+  return [Math.max(low - reach, 0), high + reach];
+}
+function windowOf() {
+  const [wx, wy] = [closeUp(frontState.x), closeUp(frontState.y)];
+  const inside = (value, range) => !range || (value >= range[0] && value <= range[1]);
+  const out = measured.filter((trial) => !inside(figureOf(trial, frontState.x)[0], wx) || !inside(figureOf(trial, frontState.y)[0], wy));
+  const spread = (index, range) => range && (Math.max(...measured.map((trial) => figureOf(trial, index)[0])) - Math.min(...measured.map((trial) => figureOf(trial, index)[0]))) > 1.6 * (range[1] - range[0]);
+  const useful = out.length > 0 && (spread(frontState.x, wx) || spread(frontState.y, wy));
+  return { wx, wy, out: new Set(out), useful };
+}
+
 function drawFront(width) {
   const { x, y } = frontState;
-  const shown = measured.filter((trial) => !frontState.hidden.has(trial.standing));
+  const view = windowOf();
+  const close = view.useful && frontState.close;
+  place("front-close").hidden = !view.useful;
+  const apart = close ? view.out : new Set();
+  place("front-apart").textContent = apart.size ? `${apart.size} lie outside` : "";
+  const shown = measured.filter((trial) => !frontState.hidden.has(trial.standing) && !apart.has(trial));
   const failed = searched.filter((trial) => !trial.objectives && !frontState.hidden.has(trial.standing));
   if (y < 0 || !measured.length) return nothing("No trial has been measured yet.");
   const box = frame(width, Math.max(320, Math.min(500, width * 0.5)) + (failed.length ? 32 : 0), {
     label: `${axisName(y)} against ${axisName(x)}`, bottom: failed.length ? 78 : 46 });
-  const atX = scale(shown.map((trial) => figureOf(trial, x)[0]), box.x0, box.x1, { count: width < 500 ? 4 : 8 });
-  const atY = scale(shown.map((trial) => figureOf(trial, y)[0]), box.y0, box.y1, {});
+  const atX = scale(frontValues(shown, x).concat(close && view.wx ? view.wx : []), box.x0, box.x1, { count: width < 500 ? 4 : 8 });
+  const atY = scale(frontValues(shown, y).concat(close && view.wy ? view.wy : []), box.y0, box.y1, {});
   axisX(box, atX, axisName(x) + (atX.log ? " (log scale)" : ""));
   axisY(box, atY, axisName(y) + (atY.log ? " (log scale)" : ""));
   limitLines(box, atX, atY);
@@ -98,7 +128,6 @@ function drawFront(width) {
   shown.sort((one, other) => order.indexOf(one.standing) - order.indexOf(other.standing));
   for (const trial of shown)
     if (clear || trial.standing === "front" || role(trial)) errorBars(box, trial, atX, atY, trial.standing === "front" ? 0.75 : 0.35);
-  frontLabels(box, atX, atY);
   for (const trial of shown) {
     const at = `translate(${atX(figureOf(trial, x)[0]).toFixed(1)},${atY(figureOf(trial, y)[0]).toFixed(1)})`;
     box.root.append(symbol(trial.standing, { class: "mark", transform: at, tabindex: trial.standing === "front" ? 0 : -1,
@@ -106,15 +135,20 @@ function drawFront(width) {
         onclick: () => openTrial(trial.number),
         onkeydown: (event) => { if (event.key === "Enter") openTrial(trial.number); } }) }));
   }
+  frontLabels(box, atX, atY, apart);
   failedStrip(box, failed);
   return box.root;
 }
 
 function makeFront() {
-  const repaint = chart("front-chart", drawFront);
+  let repaint = () => {};
+  const box = html("input", { type: "checkbox", checked: "", onchange: () => { frontState.close = box.checked; repaint(); } });
+  const closer = html("label", { id: "front-close" }, box, "close up to the front");
+  place("front-controls").append(closer, html("span", { id: "front-apart" }));
+  repaint = chart("front-chart", drawFront);
   const axes = [[-1, "trial number"], ...data.columns.map((column, index) => [index, column.title])].map(([key, text]) => [String(key), text]);
   if (data.columns.length && measured.length) {
-    place("front-controls").append(
+    place("front-controls").prepend(
       select("Across", axes, String(frontState.x), (value) => { frontState.x = Number(value); repaint(); }),
       select("Up", axes.slice(1), String(frontState.y), (value) => { frontState.y = Number(value); repaint(); }));
   }

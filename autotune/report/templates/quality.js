@@ -8,7 +8,7 @@ function drawChecks(view, width) {
   const at = scale([0, most * 100], box.x0, box.x1, { zero: true, pad: 0, log: false, count: 4 });
   for (const tick of at.ticks) {
     box.root.append(draw("line", { class: "gridline", x1: at(tick), x2: at(tick), y1: box.y1, y2: box.y0 }));
-    box.root.append(draw("text", { x: at(tick), y: box.y0 + 16, "text-anchor": "middle" }, `${number(tick)} %`));
+    box.root.append(draw("text", { x: at(tick), y: box.y0 + 16, "text-anchor": "middle" }, `${tickText(tick)} %`));
   }
   box.root.append(draw("line", { x1: at(100), x2: at(100), y1: box.y1, y2: box.y0, stroke: "var(--bad)", "stroke-dasharray": "5 4" }));
   const inside = (used) => at(100 * Math.max(0, Math.min(most, used ?? 0)));

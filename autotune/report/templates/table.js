@@ -57,7 +57,7 @@ function rowOf(trial) {
       return html("td", { class: "number", title: figure ? estimate(figure) : null }, figure ? number(figure[0]) : "–");
     }
     if (header.key === "seconds") return html("td", { class: "number" }, duration(trial.seconds));
-    if (header.key === "changes") return html("td", { class: "what" }, cut(trial.changes, 140));
+    if (header.key === "changes") return html("td", { class: "what" }, html("div", {}, trial.changes));
     return html("td", {}, header.value(trial));
   });
   const dim = trial.standing === "front" || trial.standing === "feasible" ? "" : " dim";

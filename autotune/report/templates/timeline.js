@@ -16,7 +16,7 @@ function drawSpending(width) {
       ...tipped(() => [html("div", { class: "head" }, STAGES[name][0]), tipRow("GPU time", duration(seconds)), tipRow("share", `${((100 * seconds) / total).toFixed(1)} %`)]) }));
     x += size;
   }
-  const legend = html("div", { class: "legend" }, ...data.spending.map(([name, seconds]) => html("button", { type: "button", "aria-pressed": "true", tabindex: -1 },
+  const legend = html("div", { class: "legend" }, ...data.spending.map(([name, seconds]) => html("span", {},
     draw("svg", { viewBox: "-7 -7 14 14" }, draw("rect", { x: -6, y: -6, width: 12, height: 12, rx: 3, fill: `var(${STAGES[name][1]})` })),
     `${STAGES[name][0]} ${duration(seconds)} (${((100 * seconds) / total).toFixed(seconds / total < 0.1 ? 1 : 0)} %)`)));
   return [root, legend];
