@@ -25,6 +25,8 @@ MOST_SAMPLES = 32
 _WARM_COMPILE_S = 15.0
 """A compile that is shorter than this came from the cache; a cold one leaves a higher peak behind."""
 _SMALL = 0.1
+_BALANCED = 0.06
+"""GiB: four printed figures and a total with one digit add up to no better."""
 _BLOCK_DIGITS = 0.005 * GIB
 """The log rounds to a hundredth of a GiB."""
 
@@ -86,6 +88,27 @@ class FileCalibrations:
             part.replace(self.folder / f"{key}.json")
         except OSError:
             return  # a full disk must not end a study; the next start calibrates again
+
+
+class Documents(Protocol):
+    """What a study's store offers: documents by kind and key."""
+
+    def get(self, kind: str, key: str) -> str | None: ...
+
+    def put(self, kind: str, key: str, body: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class DocumentCalibrations:
+    """Keeps them among the documents of a study."""
+
+    documents: Documents
+
+    def get(self, key: str) -> str | None:
+        return self.documents.get("calibration", key)
+
+    def put(self, key: str, text: str) -> None:
+        self.documents.put("calibration", key, text)
 
 
 @dataclass(frozen=True)
@@ -175,7 +198,14 @@ class Calibration:
         return tuple(error for sample in self.samples if (error := sample.error) is not None)
 
     def with_start(
-        self, serving: Serving, formula: Terms, said: StartFacts, *, memory: int | None, predicted: int = 0
+        self,
+        serving: Serving,
+        formula: Terms,
+        said: StartFacts,
+        *,
+        memory: int | None,
+        predicted: int = 0,
+        graph_estimate: float = 0.0,
     ) -> Calibration:
         """This calibration with one more start.
 
@@ -185,8 +215,10 @@ class Calibration:
             said: the facts of its log.
             memory: bytes of the card where the log does not say.
             predicted: KV tokens that were predicted for it.
+            graph_estimate: GiB that the engine said to expect of graphs.
         """
-        return Calibration((*self.samples, _sample(serving, formula, said, memory, predicted))[-MOST_SAMPLES:])
+        sample = _sample(serving, formula, said, memory, predicted, graph_estimate)
+        return Calibration((*self.samples, sample)[-MOST_SAMPLES:])
 
     def corrected(self, serving: Serving, terms: Terms) -> Terms:
         """The terms with everything that the samples know."""
@@ -328,17 +360,22 @@ def _spread(samples: Iterable[Sample], term: _Reading) -> float:
     return max(found) - min(found) if found else 0.0
 
 
-def _sample(serving: Serving, formula: Terms, said: StartFacts, memory: int | None, predicted: int) -> Sample:
+def _sample(
+    serving: Serving, formula: Terms, said: StartFacts, memory: int | None, predicted: int, graph_estimate: float
+) -> Sample:
     non_torch = said.non_torch_gib
     if non_torch is None and said.consumed_gib is not None and said.weights_gib is not None:
         non_torch = max(0.0, said.consumed_gib - said.weights_gib)
     total = said.total_gib if said.total_gib is not None else (memory / GIB if memory else None)
-    left_out = None
-    known = (total, said.weights_gib, said.peak_activation_gib, non_torch, said.available_kv_gib)
+    left_out, activations = None, said.peak_activation_gib
+    known = (total, said.weights_gib, activations, non_torch, said.available_kv_gib)
     if serving.kv_cache_bytes is None and all(value is not None for value in known):
         total_gib, *taken = (value or 0.0 for value in known)
         rest = serving.utilization * total_gib - sum(taken)
-        left_out = rest * GIB if rest > 0.1 else 0.0
+        if abs(rest) <= _BALANCED and activations is not None and 0 < graph_estimate < activations:
+            # Newer versions count their estimate of the graphs into the peak that they print.
+            activations, rest = activations - graph_estimate, graph_estimate
+        left_out = rest * GIB if rest > _BALANCED else 0.0
     return Sample(
         layout=str(serving.layout),
         weight_format=serving.weight_format,
@@ -349,7 +386,7 @@ def _sample(serving: Serving, formula: Terms, said: StartFacts, memory: int | No
         graphs_sum=sum(serving.capture_sizes),
         formula=formula,
         weights=_bytes(said.weights_gib),
-        activations=_bytes(said.peak_activation_gib),
+        activations=_bytes(activations),
         non_torch=_bytes(non_torch),
         graphs=_bytes(said.cuda_graph_gib),
         left_out=left_out,

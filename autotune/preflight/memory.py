@@ -15,7 +15,11 @@ from autotune.space.config import EngineConfig
 CONTEXT = GIB // 2
 """What the driver's context of the engine takes on an idle card before anything is loaded."""
 
+_ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 USUAL_CAPTURE = 512
+"""Largest batch with a graph for which the formula was compared with real starts."""
+LOG_DIGITS = 0.006 * GIB
+"""vLLM prints hundredths of a GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,14 @@ _WORDS = {
 }
 
 
-def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration: Calibration) -> MemoryBudget:
+def predict(
+    facts: ModelFacts,
+    config: EngineConfig,
+    gpu: GpuFacts,
+    calibration: Calibration,
+    *,
+    graphs_reserved: bool | None = None,
+) -> MemoryBudget:
     """The memory of one GPU with `config`. Pure.
 
     Args:
@@ -167,14 +178,20 @@ def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration:
         config: complete configuration.
         gpu: the card.
         calibration: what earlier starts of this model on such a card said.
+        graphs_reserved: this engine keeps room for graphs out of the KV cache's budget. vLLM does since 0.21, but not
+            with every model runner; None lets the starts tell, and refuses nothing for graphs before the first one.
     """
+    if dict(config.env).get(_ESTIMATE) == "0":
+        graphs_reserved = False
     serving = serving_of(config, facts, memory=gpu.memory_bytes, card=gpu.name, cpu=gpu.cpu)
     terms = calibration.corrected(serving, terms_of(facts, serving))
     known = calibration.margin(serving, terms)
     margin = known if known is not None else _formula_margin(facts, serving, terms)
     if gpu.cpu:
         return _cpu_budget(serving, terms, gpu, calibration, margin)
-    left_out = calibration.left_out(terms)
+    left_out = 0.0 if graphs_reserved is False else calibration.left_out(terms)
+    unknown = graphs_reserved is not False and not calibration.samples
+    hidden = terms.graphs if (unknown or graphs_reserved) and not serving.kv_cache_bytes else 0.0
     taken = terms.weights + terms.activations + terms.non_torch + left_out
     requested = serving.utilization * (calibration.total or gpu.memory_bytes)
     kv = float(serving.kv_cache_bytes) if serving.kv_cache_bytes else requested - taken
@@ -189,8 +206,8 @@ def predict(facts: ModelFacts, config: EngineConfig, gpu: GpuFacts, calibration:
         request_bytes=request,
         margin=margin,
         starts=len(calibration.samples),
-        shortage=_shortage(serving, terms, gpu, calibration, kv, request, margin),
-        tight=_shortage(serving, terms, gpu, calibration, kv, request, Margin()),
+        shortage=_shortage(serving, terms, gpu, calibration, kv, request, margin, hidden),
+        tight=_shortage(serving, terms, gpu, calibration, kv, request, Margin(), hidden),
     )
 
 
@@ -239,11 +256,15 @@ def _shortage(
     kv: float,
     request: float,
     margin: Margin,
+    hidden: float,
 ) -> Shortage | None:
-    """The first thing that is short by more than `margin`, in vLLM's own order."""
+    """The first thing that is short by more than `margin`, in vLLM's own order.
+
+    `hidden` bytes of what counts as KV cache may in truth have been kept free for graphs.
+    """
     free = float(gpu.free_bytes) if calibration.free is None else max(calibration.free, gpu.free_bytes - CONTEXT)
     requested = serving.utilization * (calibration.total or gpu.memory_bytes)
-    if serving.kv_cache_bytes is None and requested > free + min(margin.whole, 0.01 * GIB):
+    if serving.kv_cache_bytes is None and requested > free + min(margin.whole, LOG_DIGITS):
         return Shortage(Limit.REQUEST, requested, free)
     loaded = terms.weights + terms.non_torch
     if loaded > free + margin.weights:
@@ -255,6 +276,7 @@ def _shortage(
     left = free - loaded - kv
     if serving.kv_cache_bytes is not None and left < -margin.weights:
         return Shortage(Limit.REQUEST, loaded + kv, free)
+    left += hidden
     if terms.graphs > left + margin.whole:
         return Shortage(Limit.GRAPHS, loaded + kv + terms.graphs, free)
     if terms.graphs + terms.sampler > left + margin.whole:

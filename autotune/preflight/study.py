@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from autotune.engine.failure_values import Advice, Direction
@@ -39,7 +41,8 @@ class StudyPreflight:
         gpus: number of GPUs of a trial, None where unknown.
         table: arguments of the vLLM that is installed; None checks no names.
         store: where calibrations are kept.
-        model, version: for the calibration's key.
+        model, version: for the calibration's key; an empty version is taken from the first log.
+        graphs_reserved: see `predict`.
     """
 
     facts: ModelFacts | None
@@ -49,6 +52,7 @@ class StudyPreflight:
     store: CalibrationStore = field(default_factory=MemoryCalibrations)
     model: str = ""
     version: str = ""
+    graphs_reserved: bool | None = None
     calibration: Calibration = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,29 +90,38 @@ class StudyPreflight:
         """The memory of one GPU; None where model or card are not known."""
         if self.facts is None or self.gpu is None:
             return None
-        return predict(self.facts, config, self.gpu, self.calibration)
+        return predict(self.facts, config, self.gpu, self.calibration, graphs_reserved=self.graphs_reserved)
 
     def learn(self, config: EngineConfig, engine: RunningEngine) -> None:
         """Calibrate with what a real start showed. Needs the engine's log; without one nothing is learnt."""
         if engine.log is None:
             return
+        estimates: list[float] = []
         try:
-            said = StartLog().feed_all(read_log(engine.log)).facts
+            said = StartLog().feed_all(_noting(read_log(engine.log), estimates)).facts
         except OSError:
             return
         if said.kv_cache_tokens is None and engine.resolved.kv_cache_tokens:
             said = replace(said, kv_cache_tokens=engine.resolved.kv_cache_tokens)
-        self.learn_facts(config, said)
+        if not self.version and said.vllm_version:
+            self.version = said.vllm_version
+            self.calibration = Calibration.from_json(self.store.get(str(self.key)))
+        self.learn_facts(config, said, graph_estimate=max(estimates, default=0.0))
 
-    def learn_facts(self, config: EngineConfig, said: StartFacts) -> None:
-        """Calibrate with the facts of a start's log."""
+    def learn_facts(self, config: EngineConfig, said: StartFacts, *, graph_estimate: float = 0.0) -> None:
+        """Calibrate with the facts of a start's log, and the GiB of graphs that it says to expect."""
         budget = self.budget(config)
         if budget is None or self.facts is None or self.gpu is None or not said.kv_cache_tokens:
             return
         formula = terms_of(self.facts, budget.serving)
         tokens = budget.kv_cache_tokens
         self.calibration = self.calibration.with_start(
-            budget.serving, formula, said, memory=self.gpu.memory_bytes, predicted=tokens
+            budget.serving,
+            formula,
+            said,
+            memory=self.gpu.memory_bytes,
+            predicted=tokens,
+            graph_estimate=graph_estimate,
         )
         self.store.put(str(self.key), self.calibration.to_json())
 
@@ -128,6 +141,17 @@ class StudyPreflight:
         if serving.max_num_seqs <= blocks:
             return ()
         return (refusal("hybrid_seqs", {"seqs": serving.max_num_seqs, "blocks": int(blocks / 1.5)}),)
+
+
+_ESTIMATED = re.compile(r"Estimated CUDA graph memory: ([\d.]+) GiB total")
+
+
+def _noting(lines: Iterable[str], estimates: list[float]) -> Iterator[str]:
+    """The lines as they are; what the engine expects of graphs is noted on the way."""
+    for line in lines:
+        if found := _ESTIMATED.search(line):
+            estimates.append(float(found[1].rstrip(".")))
+        yield line
 
 
 def preflight_for(
@@ -153,7 +177,8 @@ def preflight_for(
     """
     gpu, gpus = study_gpu(spec, host, memory)
     kept = store if store is not None else MemoryCalibrations()
-    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version)
+    reserved = False if spec.engine.kind == "simulated" else None  # the simulator captures outside the budget
+    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version, reserved)
 
 
 def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) -> tuple[GpuFacts | None, int | None]:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.engine.protocol import Resolved
 from autotune.engine.startfacts import StartFacts
 from autotune.preflight.calibration import (
     Calibration,
     CalibrationKey,
+    DocumentCalibrations,
     FileCalibrations,
     LayeredCalibrations,
     MemoryCalibrations,
@@ -97,6 +99,46 @@ def test_newer_engines_give_weights_and_non_torch_memory_as_one_sum_and_leave_gr
     assert again.kv_cache_tokens == pytest.approx(807_008, rel=0.001)
 
 
+def test_graphs_that_the_engine_expects_are_told_apart_from_activations(tmp_path: Path) -> None:
+    """Newer versions print a peak with the estimate of the graphs in it; another ladder has another estimate."""
+    preflight = StudyPreflight(facts("qwen3-8b"), H200, 1, model="m")
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "INFO 11-29 15:00:00 [core.py:116] Initializing a V1 LLM engine (v0.32.0) with config: model='m'\n"
+        "INFO 11-29 15:00:01 [model_runner.py:305] Model loading took 15.27 GiB and 2.5 seconds\n"
+        "INFO 11-29 15:00:02 [gpu_model_runner.py:6806] Estimated CUDA graph memory: 1.20 GiB total\n"
+        "INFO 11-29 15:00:03 [gpu_worker.py:560] Available KV cache memory: 110.63 GiB\n"
+        "INFO 11-29 15:00:04 [kv_cache_utils.py:2177] GPU KV cache size: 805,552 tokens\n"
+        "INFO 11-29 15:00:05 [gpu_worker.py:857] Free memory on device (139.29/139.8 GiB) on startup. Desired GPU "
+        "memory utilization is (0.92, 128.62 GiB). Actual usage is 15.5 GiB for consumed memory (weights + non-torch), "
+        "2.49 GiB for peak activation, and 1.0 GiB for CUDAGraph memory.\n"
+    )
+
+    class Running:
+        resolved = Resolved()
+
+        def __init__(self) -> None:
+            self.log = log
+
+    preflight.learn(EngineConfig.of({"max_model_len": 8192}), Running())
+    assert preflight.version == "0.32.0"
+    sample = preflight.calibration.samples[0]
+    assert sample.activations == pytest.approx(1.29 * GIB)
+    assert sample.left_out == pytest.approx(1.2 * GIB)
+    eager = preflight.budget(EngineConfig.of({"max_model_len": 8192, "enforce_eager": True}))
+    assert eager is not None
+    assert eager.kv_cache == pytest.approx(111.83 * GIB, rel=0.001)
+
+
+def test_before_the_first_start_nothing_is_refused_for_graphs_that_may_have_been_reserved() -> None:
+    gpu = GpuFacts(round(22.03 * GIB), "NVIDIA L4", round(0.23 * GIB))
+    config = EngineConfig.of({"max_model_len": 8192, "gpu_memory_utilization": 0.985, "max_num_batched_tokens": 512})
+    unknown = predict(facts("smollm2-135m"), config, gpu, Calibration())
+    outside = predict(facts("qwen3-8b"), config, gpu, Calibration(), graphs_reserved=False)
+    assert unknown.shortage is None
+    assert outside.tight is not None
+
+
 def test_a_calibration_survives_and_damaged_text_is_an_empty_one(tmp_path: Path) -> None:
     store = FileCalibrations(tmp_path / "calibrations")
     first = StudyPreflight(facts("glm-4-9b"), H200, 1, store=store, model="org/glm", version="0.26.0")
@@ -108,6 +150,25 @@ def test_a_calibration_survives_and_damaged_text_is_an_empty_one(tmp_path: Path)
     assert not other.calibration.samples
     for text in ("", "{", '[{"layout": 3}]'):
         assert Calibration.from_json(text) == Calibration()
+
+
+def test_a_study_keeps_its_calibrations_among_its_documents() -> None:
+    class Documents:
+        def __init__(self) -> None:
+            self.bodies: dict[tuple[str, str], str] = {}
+
+        def get(self, kind: str, key: str) -> str | None:
+            return self.bodies.get((kind, key))
+
+        def put(self, kind: str, key: str, body: str) -> None:
+            self.bodies[kind, key] = body
+
+    documents = Documents()
+    kept = DocumentCalibrations(documents)
+    assert kept.get("k") is None
+    kept.put("k", "text")
+    assert kept.get("k") == "text"
+    assert list(documents.bodies) == [("calibration", "k")]
 
 
 def test_layers_ask_in_turn_and_write_to_all() -> None:

@@ -11,8 +11,7 @@ from autotune.preflight.model import ModelFacts
 from autotune.preflight.settings import default_capture_sizes, serving_of, size_of
 from autotune.preflight.terms import GIB, kv_bytes, weight_bytes
 from autotune.space.config import EngineConfig
-
-from .agreement import compare
+from benchmarks.preflight.agreement import compare
 
 
 def serving(args: dict, facts: ModelFacts):
@@ -88,7 +87,8 @@ def test_the_first_thing_that_is_short_is_named(models: dict[str, ModelFacts], l
     model = "llama-3.1-405b" if limit is Limit.WEIGHTS else "qwen3-14b"
     gpu = card_facts("h100")
     assert gpu is not None
-    budget = predict(models[model], EngineConfig.of({"max_model_len": 8192, **args}), gpu, Calibration())
+    config = EngineConfig.of({"max_model_len": 8192, **args})
+    budget = predict(models[model], config, gpu, Calibration(), graphs_reserved=False)
     assert budget.shortage is not None
     assert budget.shortage.limit is limit
     assert budget.shortage.violation > 0

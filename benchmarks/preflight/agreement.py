@@ -1,11 +1,21 @@
-"""Random configurations, judged by the preflight and by the simulator's own model of a start."""
+"""Random configurations, judged by the preflight and by the simulator's own model of a start.
+
+    python -m benchmarks.preflight.agreement [--count 2000] [--seed 1]
+
+Three populations: `any` (whatever can be written, mostly illegal), `legal` (breaks no rule, so that only memory
+decides) and `space` (points of the shipped spaces, which is what a study meets). Each from the formulas alone, and with
+a calibration by every good start. The memory constants of both sides were fitted to the same start logs, so this shows
+order and margins, not the constants: those are held to the logs by the tests.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from autotune.engine.startfacts import StartFacts
 from autotune.preflight.cards import card_facts
@@ -18,7 +28,9 @@ from autotune.simulator.failures import ConfigRefusal, EngineFailure
 from autotune.simulator.memory import MemoryPlan, plan
 from autotune.simulator.shapes import load_shape
 from autotune.space.argv import to_argv
+from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
+from autotune.space.space import SearchSpace
 
 MODELS = (
     "glm-4-9b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b", "llama-3.3-70b",
@@ -110,14 +122,33 @@ def facts_of_start(settings: EngineSettings, memory: MemoryPlan) -> StartFacts:
     )
 
 
-def compare(count: int, seed: int, *, learn: bool, legal: bool = True) -> Agreement:
+def space_config(rng: random.Random, model: str, card: str, gpus: int) -> EngineConfig:
+    """A point of the shipped space for such a model and card that its own relations allow."""
+    space = _space(model, card, gpus)
+    while True:
+        point = {parameter.name: rng.choice(parameter.values) for parameter in space.parameters}
+        if not space.violations(point):
+            return space.config(space.canonical(point), EngineConfig())
+
+
+@lru_cache(maxsize=256)
+def _space(model: str, card: str, gpus: int) -> SearchSpace:
+    facts = facts_of_shape(load_shape(model))
+    name = ("h100-moe" if gpus == 1 else "h100-moe-multi-gpu") if facts.is_moe else f"{_DENSE[card]}-dense"
+    return load_space(name, SpaceContext(gpus=gpus, model=facts.space_facts, card=card))
+
+
+_DENSE = {"h100": "h100", "h200": "h100", "a100": "a100", "l4": "l4"}
+
+
+def compare(count: int, seed: int, *, learn: bool, population: str = "legal") -> Agreement:
     """Judge `count` random configurations.
 
     Args:
         count: how many.
         seed: of the draws.
         learn: every good start calibrates, as in a study.
-        legal: only such as break no rule; the others are easy to refuse.
+        population: `any`, `legal` or `space`.
     """
     rng, result = random.Random(seed), Agreement()
     preflights: dict[tuple[str, str], StudyPreflight] = {}
@@ -125,10 +156,19 @@ def compare(count: int, seed: int, *, learn: bool, legal: bool = True) -> Agreem
         model, card, gpus = rng.choice(MODELS), rng.choice(CARDS), rng.choice([1, 2, 8])
         preflight = preflights.setdefault(
             (model, card),
-            StudyPreflight(facts_of_shape(load_shape(model)), card_facts(card), model=model, version="0.26.0"),
+            StudyPreflight(
+                facts_of_shape(load_shape(model)),
+                card_facts(card),
+                model=model,
+                version="0.26.0",
+                graphs_reserved=False,  # as the simulator does it
+            ),
         )
         preflight.gpus = gpus
-        config = legal_config(rng, preflight) if legal else random_config(rng)
+        if population == "space":
+            config = space_config(rng, model, card, gpus)
+        else:
+            config = legal_config(rng, preflight) if population == "legal" else random_config(rng)
         refused = preflight.refuse(config)
         truth = simulate(model, config, card, gpus)
         if isinstance(truth, str):
@@ -145,3 +185,21 @@ def compare(count: int, seed: int, *, learn: bool, legal: bool = True) -> Agreem
                 result.errors.append(budget.kv_cache_tokens / truth[1].kv_tokens - 1)
             preflight.learn_facts(config, facts_of_start(*truth))
     return result
+
+
+def main() -> None:
+    """Print one line a population, with and without calibration."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000, help="configurations of each population")
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    for population in ("any", "legal", "space"):
+        for learn in (False, True):
+            found = compare(wanted.count, wanted.seed, learn=learn, population=population)
+            print(f"{population:6} {'calibrated' if learn else 'formulas':10} {found}", flush=True)
+            for sentence in found.false[:5]:
+                print(f"    refused falsely: {sentence}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
