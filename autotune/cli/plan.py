@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
 from autotune.outcome import TrialRecord
-from autotune.preflight.calibration import FileCalibrations
+from autotune.preflight.calibration_store import FileCalibrations
 from autotune.preflight.expense import Expense, TrialSeconds, expense, prior_seconds
 from autotune.preflight.host_rules import HostFinding, check_host, read_host
 from autotune.preflight.memory import MemoryBudget

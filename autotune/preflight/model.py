@@ -174,7 +174,6 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
     layers = get.integer("num_hidden_layers", "n_layer", "num_layers", default=1)
     experts = get.integer("num_experts", "n_routed_experts", "num_local_experts")
     moe_width = get.integer("moe_intermediate_size", default=get.integer("intermediate_size") if experts else 0)
-    shared = moe_width * get.integer("n_shared_experts")
     dense_layers = get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers")))
     kinds = get.strings("layer_types", "layers_block_type")
     attention_layers = _attention_layers(get, kinds, layers, text.get("hybrid_override_pattern"))
@@ -195,7 +194,7 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         experts=experts,
         experts_per_token=get.integer("num_experts_per_tok", "moe_topk", "num_experts_per_token"),
         moe_intermediate=moe_width,
-        shared_intermediate=get.integer("shared_expert_intermediate_size", default=shared),
+        shared_intermediate=get.integer("shared_expert_intermediate_size") or moe_width * get.integer("n_shared_experts"),
         dense_layers=dense_layers if experts else 0,
         kv_lora_rank=get.integer("kv_lora_rank"),
         rope_head_dim=get.integer("qk_rope_head_dim"),

@@ -14,12 +14,8 @@ from autotune.engine.startlog import StartLog
 from autotune.host.fingerprint import memory_bytes
 from autotune.host.gpus import GpuHost
 from autotune.outcome import Infeasible
-from autotune.preflight.calibration import (
-    Calibration,
-    CalibrationKey,
-    CalibrationStore,
-    MemoryCalibrations,
-)
+from autotune.preflight.calibration import Calibration
+from autotune.preflight.calibration_store import CalibrationKey, CalibrationStore, MemoryCalibrations
 from autotune.preflight.cards import card_facts, measured_facts
 from autotune.preflight.memory import GpuFacts, Limit, MemoryBudget, Shortage, predict
 from autotune.preflight.model import ModelFacts
@@ -70,7 +66,7 @@ class StudyPreflight:
         return self.calibration.errors
 
     def refuse(self, config: EngineConfig) -> Infeasible | None:
-        """The reason why `config` cannot work, or None. Never raises, takes microseconds."""
+        """The reason why `config` cannot work, or None. Never raises, takes less than a millisecond."""
         found = self.refusals(config)
         return found[0].outcome if found else None
 

@@ -7,8 +7,8 @@ import pytest
 
 from autotune.engine.protocol import Resolved
 from autotune.engine.startfacts import StartFacts
-from autotune.preflight.calibration import (
-    Calibration,
+from autotune.preflight.calibration import Calibration
+from autotune.preflight.calibration_store import (
     CalibrationKey,
     DocumentCalibrations,
     FileCalibrations,
