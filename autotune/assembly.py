@@ -10,8 +10,10 @@ from pathlib import Path
 from autotune.decision import Rules
 from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
+from autotune.engine.process import STOP_GRACE
 from autotune.engine.protocol import Engine, Lease
 from autotune.engine.registry import create_engine
+from autotune.engine.standby import Standby
 from autotune.events import Observer
 from autotune.host.leases import leased
 from autotune.load.measure import LoadClient
@@ -47,6 +49,7 @@ class StudyParts:
     engine: Engine
     plain_engine: Engine
     """Starts engines without our scheduler class: what is confirmed is what will be deployed."""
+    standby: Standby
     preflight: Preflight
     gate: QualityGate | None
     proposer: Proposer
@@ -105,8 +108,9 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     space = space.fixing(dict(fixed.args))
     tuned = set(space.by_name)
     base = EngineConfig(tuple(item for item in baseline.args if item[0] not in tuned), baseline.env)
-    live = SharedFileFactory()
-    engine = create_engine(spec, live=live, base=study.path.parent)
+    standby = Standby(_model_folder(spec), STOP_GRACE)
+    engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
+    plain_engine = create_engine(spec, standby=standby, base=study.path.parent)
     store = study.store()
     store.open(spec.model_dump_json(), space.fingerprint)
     preflight = _NoPreflight()
@@ -124,12 +128,18 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     )
     return StudyParts(
         study, spec, study.folder, store, space, objectives, baseline, Rules(spec, objectives, baseline),
-        engine, create_engine(spec, base=study.path.parent), preflight, None, proposer,
+        engine, plain_engine, standby, preflight, None, proposer,
         facts.vocabulary if facts else 0, notes=(f"{len(found)} expert settings",),
     )  # fmt: skip
 
 
-def _model_facts(spec: StudySpec) -> ModelFacts | None:
+def _model_folder(spec: StudySpec) -> str:
+    """The folder of a local model, else an empty string."""
     if spec.model == cpu_setup.MODEL_NAME and (found := cpu_setup.locate()) is not None:
-        return read_model(found.model)
-    return read_model(spec.model)
+        return str(found.model)
+    folder = Path(spec.model).expanduser()
+    return str(folder.resolve()) if (folder / "config.json").is_file() else ""
+
+
+def _model_facts(spec: StudySpec) -> ModelFacts | None:
+    return read_model(_model_folder(spec) or spec.model)

@@ -71,6 +71,7 @@ class StudyRun:
             )
         )
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(parts.standby.close)
             benches = [await self._bench(stack, slot) for slot in range(parts.spec.hardware.parallel_trials)]
             await self._search(benches)
             for bench in benches:

@@ -13,7 +13,9 @@ from autotune.engine.live import LiveLimits, LiveStart
 from autotune.space.config import FrozenValue
 
 PLUGIN = Path(__file__).parent / "plugin"
-NAMES = frozenset({"max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"})
+_FIELDS = (("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("long_prefill_token_threshold", -1))
+"""In the order of the file, with the number that means `as started`."""
+NAMES = frozenset(name for name, _ in _FIELDS)
 _SIZE = 64
 _FIELD = struct.Struct("<q")
 _LIMITS = struct.Struct("<3q")
@@ -52,12 +54,13 @@ class SharedFileLimits:
         """Limits for the next load. A setting that is not given returns to what the engine was started with."""
         if not values.keys() <= NAMES:
             return False
-        numbers = [values.get(name) for name in ("max_num_seqs", "max_num_batched_tokens")]
-        threshold = values.get("long_prefill_token_threshold")
-        if any(not isinstance(number, int | None) for number in (*numbers, threshold)):
-            return False
-        wanted = [int(number or 0) for number in numbers]
-        _LIMITS.pack_into(self._map, 8, *wanted, -1 if threshold is None else int(threshold))  # type: ignore[arg-type]
+        limits: list[int] = []
+        for name, as_started in _FIELDS:
+            value = values.get(name, as_started)
+            if isinstance(value, bool) or not isinstance(value, int):
+                return False
+            limits.append(value)
+        _LIMITS.pack_into(self._map, 8, *limits)
         self._revision += 1
         _FIELD.pack_into(self._map, 0, self._revision)  # last, so that the reader never sees half a change
         return True
