@@ -98,20 +98,25 @@ def descendants(root: int) -> list[int]:
 
 
 def shm_of(pids: list[int], names: set[str]) -> set[str]:
-    """Which of the shared memory files `names` one of `pids` has mapped or open."""
+    """Which of the shared memory files `names` one of `pids` has mapped or open.
+
+    Compared by inode: a semaphore is made under another name and linked to its own, so the kernel shows the first one.
+    """
+    inodes: dict[int, str] = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            inodes[os.stat(f"{SHM}/{name}").st_ino] = name
     seen: set[str] = set()
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as stream:
             for line in stream:
-                place = line.find(b"/dev/shm/")
-                if place >= 0:
-                    seen.add(os.fsdecode(line[place + 9 :].rstrip().removesuffix(b" (deleted)")))
+                if b"/dev/shm/" in line:
+                    seen.add(inodes.get(int(line.split(None, 5)[4]), ""))
         with contextlib.suppress(OSError):
             for handle in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    target = os.readlink(f"/proc/{pid}/fd/{handle}")
-                    if target.startswith("/dev/shm/"):  # noqa: S108
-                        seen.add(target[9:])
+                    if os.readlink(f"/proc/{pid}/fd/{handle}").startswith("/dev/shm/"):  # noqa: S108
+                        seen.add(inodes.get(os.stat(f"/proc/{pid}/fd/{handle}").st_ino, ""))
     return seen & names
 
 

@@ -20,7 +20,6 @@ from autotune.engine.listeners import listening_inodes
 from autotune.engine.protocol import Lease, RunningEngine, StartFailure
 from autotune.engine.registry import create_engine
 from autotune.engine.runs import START_VARIABLE, read_runs, read_starts
-from autotune.engine.supervisor import shm_names, shm_of
 from autotune.host.leases import LeaseBook
 from autotune.host.processes import environment_value, own_pids, start_ticks
 from autotune.space.config import EngineConfig
@@ -122,7 +121,6 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    shared = _shared()
     yield
     deadline = time.monotonic() + 15
     while (left := _ours(state)) and time.monotonic() < deadline:
@@ -131,17 +129,10 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     problems += [f"folder {path}" for path in scratch.glob("autotune-*")]
-    problems += [f"/dev/shm/{name}" for name in _shared() - shared]
     problems += [f"lease {holder.resource}" for holder in LeaseBook().holders()]
     problems += [f"record {start}" for run in read_runs() if run.tuner.alive for start in read_starts(run.run)]
     assert problems == []
     assert find_leftovers().processes == ()
-
-
-def _shared() -> set[str]:
-    """Shared memory that nobody has mapped any more; what other programs of this host use is theirs."""
-    names = shm_names()
-    return names - shm_of(list(own_pids()), names)
 
 
 def _ours(state: Path) -> set[int]:

@@ -1,0 +1,54 @@
+"""Run all fault tests and write the table of the docs: ``python tests/faults/table.py``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TABLE = HERE.parents[1] / "docs" / "faults.md"
+HEAD = """# Faults that are played, and what is left after each
+
+Every row is a test that plays the fault and then looks for processes, ports, leases, temporary folders and shared
+memory that are left. Regenerate the table with `python tests/faults/table.py`.
+
+| fault | variant | result | seconds |
+|---|---|---|---|
+"""
+
+
+class Collector:
+    """Takes down what pytest reports; a test that leaves something fails in its teardown."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.failed: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self.failed[report.nodeid] = "something is left" if report.when == "teardown" else "fails"
+
+    def rows(self) -> Iterator[str]:
+        for node, seconds in self.seconds.items():
+            name, _, variant = node.rpartition("::")[2].partition("[")
+            words = name.removeprefix("test_").replace("_", " ")
+            result = self.failed.get(node, "nothing left, outcome right")
+            yield f"| {words} | {variant.rstrip(']')} | {result} | {seconds:.1f} |"
+
+
+def main() -> int:
+    """Run and write; the exit code is pytest's."""
+    collector = Collector()
+    code = pytest.main(["-q", "-p", "no:cacheprovider", str(HERE)], plugins=[collector])
+    rows = list(collector.rows())
+    passed = len(rows) - len(collector.failed)
+    TABLE.write_text(HEAD + "\n".join(rows) + f"\n\n{passed} of {len(rows)} pass.\n")
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
