@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autotune.adopt.secret_names import is_secret
 from autotune.engine.redaction import REDACTED, redact
 from autotune.export.facts import deployment_facts
 from autotune.space.config import EngineConfig, FrozenValue
 
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
-_SECRET_NAME = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|ACCESS_KEY(_ID)?)(_|S?$)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,6 @@ class Variable:
     name: str
     value: str = ""
     reference: str = ""
-
-
-def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable or argument of this name (or with this value) must not be written down."""
-    return bool(_SECRET_NAME.search(name.replace("-", "_"))) or bool(value and redact(value) != value)
 
 
 def variables(config: EngineConfig) -> tuple[Variable, ...]:

@@ -1,0 +1,200 @@
+"""Helm values and recipe files: production-stack, llm-d, and others that keep vLLM's arguments under a known key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from autotune.adopt.containers import kubernetes_expand, read_container, read_env
+from autotune.adopt.format_facts import format_facts
+from autotune.adopt.layout import item_line, key_insertion
+from autotune.adopt.scripts import settings_of
+from autotune.adopt.sources.claiming import documents, kind_of, looks_like_yaml
+from autotune.adopt.traced import Traced
+from autotune.adopt.values import Document, Insertion, Reading, Setting
+from autotune.adopt.words import Word
+from autotune.adopt.yaml_tree import Tree, child, elements, items, plain, text_of, walk
+
+_ENV_KEYS = ("env", "environment", "extra_env", "base_env", "aggregated_environment", "extraEnv", "envVars")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A subtree that describes one engine, with its path."""
+
+    path: tuple[str, ...]
+    node: Node
+
+
+class ProductionStack:
+    """`servingEngineSpec.modelSpec[]` with `vllmConfig`."""
+
+    name = "production-stack"
+    title = "Helm values of the vLLM production-stack"
+
+    def claims(self, document: Document) -> bool:
+        """It has `servingEngineSpec`."""
+        return looks_like_yaml(document) and any(child(t.root, "servingEngineSpec") for t in documents(document))
+
+    def read(self, document: Document) -> tuple[Reading, ...]:
+        """One engine for every model."""
+        found = []
+        for tree in documents(document):
+            for model in elements(child(tree.root, "servingEngineSpec", "modelSpec")):
+                reading = gather(tree, _Part(("modelSpec",), model), document)
+                router = text_of(child(tree.root, "routerSpec", "routingLogic"))
+                note = (f"requests come through a router ({router}); measure behind it too",) if router else ()
+                repository, tag = text_of(child(model, "repository")), text_of(child(model, "tag"))
+                image = f"{repository}:{tag}" if repository else ""
+                gpus = text_of(child(model, "requestGPU"))
+                found.append(replace(
+                    reading, label=text_of(child(model, "name")), image=image, notes=(*reading.notes, *note),
+                    gpus=int(gpus) if gpus.isdigit() else 0,
+                ))  # fmt: skip
+        return tuple(found)
+
+
+class LlmD:
+    """Values of the llm-d modelservice chart: `modelArtifacts`, `decode`, `prefill`."""
+
+    name = "llm-d"
+    title = "Helm values of llm-d's modelservice"
+
+    def claims(self, document: Document) -> bool:
+        """It has `modelArtifacts` and `decode` or `prefill`."""
+        if not looks_like_yaml(document):
+            return False
+        return any(
+            child(tree.root, "modelArtifacts") and (child(tree.root, "decode") or child(tree.root, "prefill"))
+            for tree in documents(document)
+        )
+
+    def read(self, document: Document) -> tuple[Reading, ...]:
+        """The decode side first, then the prefill side."""
+        found = []
+        for tree in documents(document):
+            artifacts = child(tree.root, "modelArtifacts")
+            uri = text_of(child(artifacts, "uri"))
+            model = uri.removeprefix("hf://") if uri.startswith("hf://") else text_of(child(artifacts, "name")) or uri
+            for side in ("decode", "prefill"):
+                node = child(tree.root, side)
+                if isinstance(node, MappingNode) and text_of(child(node, "create")) != "false":
+                    found.append(replace(self._side(tree, side, node, document), model=model))
+        return tuple(found)
+
+    def _side(self, tree: Tree, side: str, node: MappingNode, document: Document) -> Reading:
+        base = gather(tree, _Part((side,), node), document, containers=False)
+        for container in elements(child(node, "containers")):
+            if isinstance(container, MappingNode):
+                reading = read_container(tree, container, document, label=side, serves_alone=True)
+                if reading is not None:
+                    settings = tuple(replace(s, name=s.name) for s in base.settings)
+                    return replace(reading, label=side, settings=settings)
+        return replace(base, label=side)
+
+
+class Helm:
+    """Any other values file or recipe with arguments under a key of `formats.toml`."""
+
+    name = "helm"
+    title = "other Helm values and recipe files"
+
+    def claims(self, document: Document) -> bool:
+        """Something in it reads like arguments of vLLM."""
+        if not looks_like_yaml(document):
+            return False
+        return any(not kind_of(tree) and list(_argument_nodes(_Part((), tree.root))) for tree in documents(document))
+
+    def read(self, document: Document) -> tuple[Reading, ...]:
+        """One engine a document."""
+        trees = documents(document)
+        return tuple(gather(tree, _Part((), tree.root), document) for tree in trees)
+
+
+def gather(tree: Tree, part: _Part, document: Document, *, containers: bool = True) -> Reading:
+    """Everything about vLLM below a node: maps, lists, keys of charts, environment, model."""
+    facts = format_facts()
+    settings: list[Setting] = []
+    words: list[Word] = []
+    owner: Node | None = None
+    insertion: Insertion | None = None
+    for kind, path, node in _argument_nodes(part):
+        if kind == "map":
+            settings += settings_of(tree, node)
+            insertion = insertion or key_insertion(tree, node)
+        elif kind == "key":
+            name, key, value = next(item for item in items(_at(part, path[:-1])) if item[0] == path[-1])
+            argument = facts.argument_of(path)
+            settings.append(Setting(argument, plain(value), tree.span(key), tree.span(value), name, own=True))
+        elif containers or path[0] != "containers":
+            words += _list_words(tree, node)
+            owner = node
+    line = item_line(words, tree, owner) if owner is not None else None
+    env_node = next(_env_nodes(part), None)
+    env, style, env_insertion = read_env(tree, env_node)
+    model = next((text_of(value) for path, value in _leaves(part) if facts.says_model(path) and text_of(value)), "")
+    return Reading(
+        line=line, settings=tuple(settings), settings_insertion=insertion, env=env, env_style=style,
+        env_insertion=env_insertion, model=model.removeprefix("hf://"),
+    )  # fmt: skip
+
+
+def _argument_nodes(part: _Part) -> Iterator[tuple[str, tuple[str, ...], Node]]:
+    """(`map`, `list` or `key`; path; node) of everything that reads like arguments, outer ones first."""
+    facts = format_facts()
+    for path, node in _inner(part):
+        for name, _, value in items(node):
+            here = (*path, name)
+            if name in facts.maps and isinstance(value, MappingNode) and _is_flat(value):
+                yield "map", here, value
+            elif name in facts.lists and isinstance(value, SequenceNode) and _has_flags(value):
+                yield "list", here, value
+            elif isinstance(value, ScalarNode) and facts.argument_of((*part.path, *here)):
+                yield "key", here, value
+
+
+def _inner(part: _Part) -> Iterator[tuple[tuple[str, ...], MappingNode]]:
+    for path, node in walk(part.node):
+        if isinstance(node, MappingNode) and "guide" not in path:
+            yield path, node
+
+
+def _at(part: _Part, path: tuple[str, ...]) -> Node | None:
+    node: Node | None = part.node
+    for key in path:
+        node = elements(node)[int(key)] if isinstance(node, SequenceNode) else child(node, key)
+    return node
+
+
+def _leaves(part: _Part) -> Iterator[tuple[tuple[str, ...], Node]]:
+    for path, node in _inner(part):
+        for name, _, value in items(node):
+            yield (*part.path, *path, name), value
+
+
+def _env_nodes(part: _Part) -> Iterator[Node]:
+    for _, node in _inner(part):
+        for name, _, value in items(node):
+            if name in _ENV_KEYS and items(value) + [(str(i), e, e) for i, e in enumerate(elements(value))]:
+                yield value
+
+
+def _is_flat(node: MappingNode) -> bool:
+    """Keys with dashes or underscores and plain values, rather than one more level of a chart."""
+    return any(isinstance(value, ScalarNode) for _, _, value in items(node))
+
+
+def _has_flags(node: SequenceNode) -> bool:
+    return any(text_of(item).startswith("-") for item in elements(node))
+
+
+def _list_words(tree: Tree, node: Node) -> list[Word]:
+    expand = kubernetes_expand({})
+    words = []
+    for item in elements(node):
+        if isinstance(item, ScalarNode):
+            text, missing = expand(tree.traced(item))
+            words.append(Word(text if text.text else Traced(), *tree.span(item), missing=missing))
+    return words

@@ -1,0 +1,67 @@
+"""A shell command or script, `docker run` included."""
+
+from __future__ import annotations
+
+from autotune.adopt.commands import Launch, launches
+from autotune.adopt.layout import key_insertion, shell_line
+from autotune.adopt.scripts import notes_of, settings_of_files
+from autotune.adopt.shell_script import read_script
+from autotune.adopt.traced import Traced
+from autotune.adopt.values import Document, Insertion, Reading
+from autotune.adopt.yaml_tree import parse
+from autotune.errors import SpecError
+
+_PROMPT = "$ "
+
+
+class Shell:
+    """Everything that is not YAML and no unit file is read as a script."""
+
+    name = "shell"
+    title = "shell command or script, `docker run` included"
+
+    def claims(self, document: Document) -> bool:
+        """A vLLM server is started in it."""
+        return bool(_launches(document))
+
+    def read(self, document: Document) -> tuple[Reading, ...]:
+        """Every server that it starts."""
+        return tuple(_reading(launch, document) for launch in _launches(document))
+
+
+def _launches(document: Document) -> list[Launch]:
+    text = Traced.of(document.text)
+    if document.text.startswith(_PROMPT):
+        text = text[len(_PROMPT) :]
+    return launches(read_script(text, document.given), document.given)
+
+
+def _reading(launch: Launch, document: Document) -> Reading:
+    settings, notes = settings_of_files(launch, document)
+    unread, more = notes_of(launch)
+    return Reading(
+        line=shell_line(launch.words, document.text, launch.head), settings=settings, env=launch.env,
+        env_style="options" if launch.image else "shell", env_insertion=_env_insertion(launch, document),
+        image=launch.image, gpus=launch.gpus, unread=unread, notes=(*launch.notes, *notes, *more),
+    )  # fmt: skip
+
+
+def _env_insertion(launch: Launch, document: Document) -> Insertion | None:
+    """In front of the image as one more option, or in front of the command as a line of its own."""
+    if not launch.head or launch.head[0].start < 0:
+        return None
+    if launch.image:
+        start = launch.head[-1].start
+        return Insertion(start, "", " ") if start >= 0 else None
+    line = document.text.rfind("\n", 0, launch.head[0].start) + 1
+    indent = document.text[line:][: len(document.text[line:]) - len(document.text[line:].lstrip(" \t"))]
+    return Insertion(line, indent, "\n")
+
+
+def here_document_insertion(text: str, document: Document) -> Insertion | None:
+    """Behind the last key of a here document in YAML."""
+    try:
+        trees = parse(text, document.path)
+    except SpecError:
+        return None
+    return key_insertion(trees[0], trees[0].root) if trees else None

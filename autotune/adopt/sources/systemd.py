@@ -1,0 +1,103 @@
+"""A systemd unit: `ExecStart=` and `Environment=`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from autotune.adopt.commands import Launch, launch_of
+from autotune.adopt.layout import shell_line
+from autotune.adopt.scripts import notes_of, settings_of_files
+from autotune.adopt.shell_script import Call, read_script
+from autotune.adopt.shell_state import Value
+from autotune.adopt.traced import Traced, joined
+from autotune.adopt.values import Document, EnvSetting, Insertion, Reading
+from autotune.adopt.words import Word
+
+_KEY = re.compile(r"^(ExecStart|Environment|EnvironmentFile)=", re.MULTILINE)
+_PREFIXES = "-@:+!|"
+
+
+class Systemd:
+    """systemd's own quoting is close enough to a shell's for what people write; `$NAME` is from `Environment=`."""
+
+    name = "systemd"
+    title = "systemd unit"
+
+    def claims(self, document: Document) -> bool:
+        """It has a `[Service]` section."""
+        return re.search(r"^\[Service\]\s*$", document.text, re.MULTILINE) is not None
+
+    def read(self, document: Document) -> tuple[Reading, ...]:
+        """The server of `ExecStart=`."""
+        env: list[EnvSetting] = []
+        notes: list[str] = []
+        for key, value in _lines(document.text):
+            if key == "Environment":
+                env += _pairs(value)
+            elif key == "EnvironmentFile":
+                env += _file_pairs(value.text.lstrip("-"), document, notes)
+        given = {item.name: Value(Traced.made(item.value)) for item in env if item.value is not None}
+        found = []
+        for key, value in _lines(document.text):
+            if key == "ExecStart":
+                launch = _launch(value, document, given)
+                if launch is not None:
+                    found.append(_reading(launch, document, env, notes))
+        return tuple(found)
+
+
+def _lines(text: str) -> Iterator[tuple[str, Traced]]:
+    """Keys with their values; a value goes on where its line ends with a backslash."""
+    for match in _KEY.finditer(text):
+        end = match.end()
+        while True:
+            line = text.find("\n", end)
+            line = len(text) if line < 0 else line
+            if not text[end:line].rstrip("\r").endswith("\\") or line == len(text):
+                break
+            end = line + 1
+        yield match.group(1), Traced.of(text)[match.end() : line]
+
+
+def _pairs(value: Traced) -> list[EnvSetting]:
+    reading = read_script(joined([Traced.made("env "), value]))
+    words = reading.calls[0].words[1:] if reading.calls else ()
+    return [_setting(word) for word in words if "=" in word.plain]
+
+
+def _setting(word: Word) -> EnvSetting:
+    name, _, value = word.plain.partition("=")
+    return EnvSetting(name, value, word.text[len(name) + 1 :].span)
+
+
+def _file_pairs(name: str, document: Document, notes: list[str]) -> list[EnvSetting]:
+    """A file of the unit holds secrets as a rule: only names are taken, as references."""
+    text = document.beside(name.rpartition("/")[2])
+    if text is None:
+        notes.append(f"variables of {name} were not read")
+        return []
+    names = [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    return [EnvSetting(item, None, reference=f"from {name}") for item in names]
+
+
+def _launch(value: Traced, document: Document, env: dict[str, Value]) -> Launch | None:
+    start = len(value.text) - len(value.text.lstrip(_PREFIXES))
+    reading = read_script(value[start:], document.given, env=env)
+    for call in reading.calls:
+        launch = launch_of(Call(call.words, ()), document.given)
+        if launch is not None:
+            return launch
+    return None
+
+
+def _reading(launch: Launch, document: Document, env: list[EnvSetting], notes: list[str]) -> Reading:
+    settings, more = settings_of_files(launch, document)
+    unread, others = notes_of(launch)
+    match = _KEY.search(document.text)
+    insertion = Insertion(match.start(), "", "\n") if match else None
+    return Reading(
+        line=shell_line(launch.words, document.text, launch.head), settings=settings, env=(*env, *launch.env),
+        env_style="unit", env_insertion=insertion, image=launch.image, gpus=launch.gpus, unread=unread,
+        notes=(*notes, *launch.notes, *more, *others),
+    )  # fmt: skip

@@ -1,0 +1,25 @@
+docker run -d --name minimax --gpus '"device=0,1,2,3"' --ipc=host --shm-size 16g \
+  -p 8000:8000 -v /models:/root/.cache/huggingface \
+  -e CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 \
+  -e VLLM_ATTENTION_BACKEND=FLASHINFER \
+  -e VLLM_FLASHINFER_MOE_BACKEND=throughput \
+  -e VLLM_USE_FLASHINFER_MOE_FP16=1 \
+  -e VLLM_USE_FLASHINFER_MOE_FP8=1 \
+  -e VLLM_USE_FLASHINFER_MOE_FP4=1 \
+  -e VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 \
+  -e SAFETENSORS_FAST_GPU=1 \
+  -e VLLM_SERVER_DEV_MODE=1 \
+  -e TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 \
+  vllm/vllm-openai:v0.15.1 \
+  --model MiniMaxAI/MiniMax-M2.5 \
+  --port 8000 \
+  --max-model-len 128000 \
+  --max-num-seqs 64 \
+  --tool-call-parser minimax_m2 \
+  --reasoning-parser minimax_m2_append_think \
+  --enable-auto-tool-choice \
+  --tensor-parallel-size 4 \
+  --gpu-memory-utilization 0.9 \
+  --swap-space 16 \
+  --enable-expert-parallel \
+  --trust_remote_code
