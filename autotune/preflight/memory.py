@@ -241,7 +241,9 @@ def _tokens(kv: float, terms: Terms, serving: Serving, scale: float) -> int:
 def _formula_margin(facts: ModelFacts, serving: Serving, terms: Terms) -> Margin:
     """By how much the formulas may be off: more where shapes are harder to tell from a configuration."""
     share = 0.04 + 0.04 * bool(facts.quantization) + 0.04 * facts.is_moe + 0.12 * (facts.multimodal or facts.is_hybrid)
-    share += 0.04 * (serving.linear_bytes < serving.dtype_bytes)
+    if facts.weight_bytes:
+        share *= 0.5  # the sum is known from the files, only its division is not
+    share += 0.04 * (serving.linear_bytes < serving.dtype_bytes and not facts.quantization)
     peers = serving.layout.tensor * serving.layout.pipeline > 1
     # Graphs share a pool; how that grows beyond the usual sizes has not been measured.
     graphs = 0.4 if not serving.capture_sizes or serving.capture_sizes[-1] <= USUAL_CAPTURE else 1.0

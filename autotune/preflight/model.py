@@ -174,7 +174,7 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
     layers = get.integer("num_hidden_layers", "n_layer", "num_layers", default=1)
     experts = get.integer("num_experts", "n_routed_experts", "num_local_experts")
     moe_width = get.integer("moe_intermediate_size", default=get.integer("intermediate_size") if experts else 0)
-    dense_layers = get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers")))
+    shared = moe_width * get.integer("n_shared_experts")
     kinds = get.strings("layer_types", "layers_block_type")
     attention_layers = _attention_layers(get, kinds, layers, text.get("hybrid_override_pattern"))
     window = get.integer("sliding_window") if text.get("use_sliding_window", True) else 0
@@ -194,8 +194,8 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         experts=experts,
         experts_per_token=get.integer("num_experts_per_tok", "moe_topk", "num_experts_per_token"),
         moe_intermediate=moe_width,
-        shared_intermediate=get.integer("shared_expert_intermediate_size") or moe_width * get.integer("n_shared_experts"),
-        dense_layers=dense_layers if experts else 0,
+        shared_intermediate=get.integer("shared_expert_intermediate_size", default=shared),
+        dense_layers=_dense_layers(get) if experts else 0,
         kv_lora_rank=get.integer("kv_lora_rank"),
         rope_head_dim=get.integer("qk_rope_head_dim"),
         q_lora_rank=get.integer("q_lora_rank"),
@@ -214,6 +214,10 @@ def facts_of(config: Mapping[str, object], *, weight_bytes: int = 0) -> ModelFac
         longest=_longest(get, text),
         weight_bytes=weight_bytes,
     )  # fmt: skip
+
+
+def _dense_layers(get: _Reader) -> int:
+    return get.integer("first_k_dense_replace", default=len(get.integers("mlp_only_layers")))
 
 
 def _attention_layers(get: _Reader, kinds: list[str], layers: int, pattern: object) -> int:
