@@ -15,7 +15,7 @@ from rich.text import Text
 from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.registry import create_engine
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, EnvironmentFault
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
 from autotune.outcome import TrialRecord
@@ -96,8 +96,7 @@ def make_plan(study: Study, host: GpuHost) -> StudyPlan:
     space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
     baseline = fixed.merged(dict(spec.baseline.args), spec.baseline.env)
     base = EngineConfig(tuple(item for item in baseline.args if item[0] not in space.by_name), baseline.env)
-    live = create_engine(spec, live=SharedFileFactory(), base=study.path.parent).live_settings
-    live = live if spec.engine.live else frozenset()
+    live = _live(study)
     gpu_count = 0 if preflight.gpu is not None and preflight.gpu.cpu else gpus
     return StudyPlan(
         study=study,
@@ -121,6 +120,15 @@ def model_facts(spec: StudySpec) -> ModelFacts | None:
     if spec.model == cpu_setup.MODEL_NAME and (found := cpu_setup.locate()) is not None:
         return read_model(found.model)
     return read_model(spec.model)
+
+
+def _live(study: Study) -> frozenset[str]:
+    """Settings that need no restart; none where the engine is not installed here, which a plan does not need."""
+    try:
+        engine = create_engine(study.spec, live=SharedFileFactory(), base=study.path.parent)
+    except EnvironmentFault:
+        return frozenset()
+    return engine.live_settings if study.spec.engine.live else frozenset()
 
 
 def _version(spec: StudySpec) -> str:
