@@ -80,7 +80,7 @@ class ProcessEngine:
             if isinstance(started, StartFailure) and self._could_be_the_standby(started):
                 log.rename(log.with_name("engine-fast.log"))
                 log.write_bytes(b"")
-                started = await self._start(config, lease, PortHold(lease.port), log, on_phase)
+                started = await self._start(config, lease, hold, log, on_phase)
             return started
         finally:
             hold.release()

@@ -71,7 +71,11 @@ class Standby:
         self.used = False
         if waiting is None:
             return None
-        if waiting.env == _lasting(command.env) and await self._hand_over(waiting, command, folder, log):
+        if (
+            self._usable
+            and waiting.env == _lasting(command.env)
+            and await self._hand_over(waiting, command, folder, log)
+        ):
             self.used = True
             return waiting.job
         await waiting.job.stop(0.0)
@@ -95,9 +99,10 @@ class Standby:
                 return False
             await asyncio.sleep(0.1)
         words = ["vllm", *command.argv[command.argv.index("serve") :]]
-        order = {"argv": words, "env": waiting.job.environment(command.env), "cwd": str(folder), "log": str(log)}
+        order = {"argv": words, "env": waiting.job.environment(command.env), "cwd": str(folder.resolve())}
+        order["log"] = str(log.resolve())
         with contextlib.suppress(OSError, TimeoutError):
-            await waiting.job.follow_log(log)
+            await waiting.job.follow_log(log.resolve())
             reader, writer = await asyncio.open_unix_connection(str(waiting.socket))
             writer.write(json.dumps(order).encode() + b"\n")
             await writer.drain()
