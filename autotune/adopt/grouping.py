@@ -10,7 +10,7 @@ from autotune.adopt.words import Word
 from autotune.space.arguments import ArgumentTable
 from autotune.space.argv import parse_argv
 from autotune.space.config import EngineConfig, FrozenValue
-from autotune.space.renames import parse_version
+from autotune.space.renames import argument_renames, parse_version
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?([eE][+-]?\d+)?")
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -89,8 +89,8 @@ def _group(words: list[Word], table: ArgumentTable) -> Group:
     """The longest run of words that the flag takes."""
     tokens = [word.plain for word in words]
     config, left = parse_argv(tokens, table)
-    if (left and left[0] == tokens[0].replace("_", "-")) or (not config.args and _unknown(tokens[0], left)):
-        taken = words[:1] if "=" in tokens[0] else words[:2]
+    if _is_opposite(tokens[0], table) or _unknown(tokens[0], left):
+        taken = words[:1] if "=" in tokens[0] or _was_switch(tokens[0]) else words[:2]
         return Group(tuple(taken), False, _guess(taken))
     used = len(words)
     while used > 1:
@@ -105,6 +105,12 @@ def _is_opposite(token: str, table: ArgumentTable) -> bool:
     """`--disable-x` for `--enable-x`, which vLLM takes from 0.33 on."""
     flag = token.partition("=")[0].replace("_", "-")
     return flag.startswith("--disable-") and flag not in table.by_flag and parse_version(table.version) < (0, 33)
+
+
+def _was_switch(flag: str) -> bool:
+    """A switch of an older vLLM: what follows it is not its value."""
+    rule = argument_renames().get(flag.lstrip("-").replace("-", "_"))
+    return rule is not None and rule.negate
 
 
 def _unknown(flag: str, left: Sequence[str]) -> bool:

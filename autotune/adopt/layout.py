@@ -55,14 +55,7 @@ def key_insertion(tree: Tree, mapping: Node | None) -> Insertion | None:
     if mapping.flow_style:
         return Insertion(end, ", ")
     column = key.start_mark.column
-    return Insertion(end, "\n" + " " * (column + _shift(tree)))
-
-
-def _shift(tree: Tree) -> int:
-    """A document inside another file may be indented there."""
-    if not tree.origins:
-        return 0
-    return 0
+    return Insertion(end, "\n" + " " * column)
 
 
 def _before(placed: Sequence[Word], last: Word | None, text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from autotune.adopt.traced import NOWHERE, Traced
+from autotune.adopt.traced import NOWHERE
 from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Plain
 from autotune.space.config import EngineConfig
@@ -98,13 +98,11 @@ class Reading:
         env_style: how variables are written.
         env_insertion: where one more variable goes.
         settings_insertion: where one more key goes.
-        extra_key: where extra arguments go that have no key of their own; None where keys are vLLM's names.
         model: where it is said outside the command line.
         image: of the container.
         gpus: that it asks for, 0 where it does not say.
         unread: what could not be read, one sentence each.
         notes: what a reader should know.
-        text_argument: the arguments are the text of this variable.
     """
 
     label: str = ""
@@ -214,7 +212,6 @@ class Document:
         path: where it is.
         text: its content.
         given: variables that the reader says, by name.
-        companions: texts of files beside it by name, for what a file refers to.
     """
 
     path: Path
@@ -252,8 +249,3 @@ class Source(Protocol):
         Raises:
             SpecError: the file is broken.
         """
-
-
-def traced_value(text: Traced) -> str:
-    """The text of a traced value."""
-    return text.text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from autotune.adopt.commands import Launch, launches
-from autotune.adopt.layout import key_insertion, shell_line
+from autotune.adopt.layout import shell_line
 from autotune.adopt.scripts import notes_of, settings_of_files
 from autotune.adopt.shell_script import read_script
 from autotune.adopt.traced import Traced
 from autotune.adopt.values import Document, Insertion, Reading
-from autotune.adopt.yaml_tree import parse
-from autotune.errors import SpecError
 
 _PROMPT = "$ "
 
@@ -52,16 +52,8 @@ def _env_insertion(launch: Launch, document: Document) -> Insertion | None:
         return None
     if launch.image:
         start = launch.head[-1].start
-        return Insertion(start, "", " ") if start >= 0 else None
+        lead = re.search(r"\\\r?\n[ \t]*$", document.text[:start]) if start >= 0 else None
+        return Insertion(start, "", f" {lead.group()}" if lead else " ") if start >= 0 else None
     line = document.text.rfind("\n", 0, launch.head[0].start) + 1
     indent = document.text[line:][: len(document.text[line:]) - len(document.text[line:].lstrip(" \t"))]
     return Insertion(line, indent, "\n")
-
-
-def here_document_insertion(text: str, document: Document) -> Insertion | None:
-    """Behind the last key of a here document in YAML."""
-    try:
-        trees = parse(text, document.path)
-    except SpecError:
-        return None
-    return key_insertion(trees[0], trees[0].root) if trees else None
