@@ -45,7 +45,7 @@ def read_content(study: Study) -> ReportContent:
     finally:
         store.close()
     recommendation = recommendation_from_json(final) if final is not None else None
-    return gather(study.spec, records, recommendation, path=study.path)
+    return gather(study.spec, records, recommendation, path=study.path, home=study.folder)
 
 
 def gather(
@@ -54,9 +54,19 @@ def gather(
     recommendation: Recommendation | None = None,
     *,
     path: Path = Path("study.yaml"),
+    home: Path | None = None,
     now: float | None = None,
 ) -> ReportContent:
-    """The report of `records`; `now` in Unix seconds is the time it is written at."""
+    """The report of `records`.
+
+    Args:
+        spec: the study.
+        records: its trials.
+        recommendation: what the study ended with, or None while it runs.
+        path: the study file, for its name.
+        home: the study's folder, for the logs; None: where the records say.
+        now: the time it is written at in Unix seconds; default: the present.
+    """
     records = sorted(records, key=lambda record: record.number)
     objectives = Objectives.of(spec)
     verdict = verdict_of(records, objectives, recommendation)
@@ -86,7 +96,7 @@ def gather(
         fits=effects.fits,
         spending=_spending(records),
         efficiency=_efficiency(records),
-        failures=failure_views(records, objectives),
+        failures=failure_views(records, objectives, home),
         quality=quality_views(records, today),
         facts=_facts(spec, records),
         notes=_notes(spec, records, objectives, verdict),

@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.engine.failures import read_log
 from autotune.engine.redaction import redact
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
-from autotune.report.trials import standing_of
+from autotune.report.trials import standing_of, trial_folder
 from autotune.report.values import FailureView
 from autotune.search.objectives import Objectives
 
@@ -19,19 +19,24 @@ MOST_EXCERPTS = 12
 """Logs that are quoted; of further classes only the reason is given."""
 
 
-def failure_views(records: Sequence[TrialRecord], objectives: Objectives) -> tuple[FailureView, ...]:
-    """Failures by class, the one that cost most GPU time first."""
+def failure_views(
+    records: Sequence[TrialRecord], objectives: Objectives, home: Path | None = None
+) -> tuple[FailureView, ...]:
+    """Failures by class, the one that cost most GPU time first; `home` is the study's folder with the logs."""
     groups: dict[str, list[TrialRecord]] = {}
     for record in records:
         if not isinstance(record.outcome, Measured):
             groups.setdefault(record.outcome.cause, []).append(record)
     ordered = sorted(groups.items(), key=lambda item: (-sum(one.seconds for one in item[1]), item[0]))
     return tuple(
-        _view(cause, group, objectives, quoted=place < MOST_EXCERPTS) for place, (cause, group) in enumerate(ordered)
+        _view(cause, group, objectives, home, quoted=place < MOST_EXCERPTS)
+        for place, (cause, group) in enumerate(ordered)
     )
 
 
-def _view(cause: str, group: Sequence[TrialRecord], objectives: Objectives, *, quoted: bool) -> FailureView:
+def _view(
+    cause: str, group: Sequence[TrialRecord], objectives: Objectives, home: Path | None, *, quoted: bool
+) -> FailureView:
     first = group[0].outcome
     reason = "" if isinstance(first, Measured) else redact(first.reason)
     return FailureView(
@@ -41,7 +46,7 @@ def _view(cause: str, group: Sequence[TrialRecord], objectives: Objectives, *, q
         seconds=sum(record.seconds for record in group),
         reason=reason,
         advice=_advice(group),
-        excerpt=next((text for record in group if quoted and (text := log_end(record.folder))), ""),
+        excerpt=next((text for record in group if quoted and (text := log_end(trial_folder(record, home)))), ""),
     )
 
 

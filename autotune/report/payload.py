@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 
 from autotune.load.report import Estimate
 from autotune.report.values import LevelView, ReportContent, TrialView
@@ -40,22 +41,20 @@ def plain(value: object) -> Json:
     raise TypeError(f"{type(value).__name__} is no value of a report")
 
 
-def exact(content: ReportContent) -> Json:
-    """Everything a report says as JSON, with full precision; estimates become {value, low, high, n}."""
-    return _exact(content)
-
-
-def _exact(value: object) -> Json:
+def exact(value: object) -> Json:
+    """Any of a report's values as JSON with full precision; estimates become {value, low, high, n}, paths names."""
+    if isinstance(value, Path):
+        return value.name
     if isinstance(value, Estimate):
         return {"value": _finite(value.value), "low": _finite(value.low), "high": _finite(value.high), "n": value.n}
     if isinstance(value, float):
         return _finite(value)
     if is_dataclass(value):
-        return {field.name: _exact(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: exact(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Sequence) and not isinstance(value, str):
         if value and all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in value):
-            return {name: _exact(item) for name, item in value}
-        return [_exact(item) for item in value]
+            return {name: exact(item) for name, item in value}
+        return [exact(item) for item in value]
     return plain(value)
 
 

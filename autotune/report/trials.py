@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from autotune.engine.redaction import redact
 from autotune.load.report import Estimate, LevelReport
@@ -24,6 +25,14 @@ def trial_views(
     front = {record.number for record in front_of(records, objectives)}
     begin = min((record.started_at for record in records), default=0.0)
     return tuple(_view(record, objectives, baseline, front, begin) for record in records)
+
+
+def trial_folder(record: TrialRecord, home: Path | None) -> Path | None:
+    """The folder with a trial's files: inside the study's folder `home`, wherever that has been moved to."""
+    if record.folder is None:
+        return None
+    moved = home / record.folder.name if home is not None else record.folder
+    return moved if moved.is_dir() else record.folder
 
 
 def standing_of(record: TrialRecord, objectives: Objectives, front: set[int]) -> Standing:
