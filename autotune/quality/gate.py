@@ -158,7 +158,7 @@ async def candidate_checks(
     Raises:
         ScorerError: the engine does not answer (within an exception group where several requests were in flight).
     """
-    checks = await _text_checks(scorer, reference)
+    checks = await text_checks(scorer, reference)
     checks += await _writing_checks(scorer, reference)
     fresh = seen is None
     seen = seen or await observe(scorer, reference, suite.concurrency)
@@ -177,7 +177,7 @@ async def candidate_checks(
     return [*checks, *compared, *await sanity.structured_checks(scorer, wanted)]
 
 
-async def _text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
+async def text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
     """Same ids for the same text, and for the same conversation."""
     same = await scorer.tokenize(PROBE) == reference.probe
     found = [sanity.yes_or_no("tokenizer", same, "" if same else "the tokenizer splits the probe text differently")]

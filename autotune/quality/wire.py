@@ -127,7 +127,11 @@ class HttpScorer:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> HttpScorer:
-        self._session = aiohttp.ClientSession(trust_env=False, headers=self._headers, timeout=self._timeout)
+        # The server closes idle connections after 5 s; one that is taken up at that moment would be lost.
+        connector = aiohttp.TCPConnector(force_close=True)
+        self._session = aiohttp.ClientSession(
+            connector=connector, trust_env=False, headers=self._headers, timeout=self._timeout
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
