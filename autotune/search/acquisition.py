@@ -40,13 +40,13 @@ class Expectation:
         kept = _most_telling(samples, objectives)
         measured = [one for one in kept if objectives.values(one.record) is not None]
         self._rng = np.random.default_rng(seed)
-        self._losses = losses_of([one.record for one in measured], objectives)
+        front = front_of([one.record for one in measured], objectives)
+        self._losses = _clipped(losses_of([one.record for one in measured], objectives), losses_of(front, objectives))
         rows = features.encode([one.point for one in measured])
         self._models = [
             Surrogate(rows, self._losses[:, column], features.categorical) for column in range(self._losses.shape[1])
         ]
-        self._limits = self._fit_limits(kept, measured)
-        front = front_of([one.record for one in measured], objectives)
+        self._limits = self._fit_limits(kept)
         self._front = self._smooth(measured, front)
         self._reference = self._make_reference()
 
@@ -58,7 +58,7 @@ class Expectation:
             return np.empty((0, len(self._models)))
         return np.column_stack([model.predict(rows)[0] for model in self._models])
 
-    def _fit_limits(self, kept: Sequence[Sample], measured: Sequence[Sample]) -> list[Surrogate]:
+    def _fit_limits(self, kept: Sequence[Sample]) -> list[Surrogate]:
         """One model per limit that was ever broken. SLOs are modelled by size, the gate and crashes by yes or no."""
         rows = np.asarray([self._objectives.constraints(one.record) for one in kept]).reshape(len(kept), -1)
         encoded = self._features.encode([one.point for one in kept])
@@ -88,7 +88,7 @@ class Expectation:
             chance *= 0.5 * (1 - _erf(mean / np.sqrt(2 * (deviation**2 + 0.05))))
         return chance
 
-    def gain(self, points: Sequence[Mapping[str, FrozenValue]]) -> tuple[Array, Array]:
+    def gain(self, points: Sequence[Mapping[str, FrozenValue]], *, boldness: float = 1.0) -> tuple[Array, Array]:
         """Expected gain of the feasible hypervolume per candidate, and its chance to be feasible.
 
         The hypervolume is the mean over directions of the farthest point along each (Zhang and Golovin 2020); that
@@ -103,7 +103,9 @@ class Expectation:
         reached = self._lengths(self._front, directions).max(axis=0) if len(self._front) else np.zeros(DIRECTIONS)
         total = np.zeros(len(points))
         for _ in range(DRAWS):
-            draw = np.column_stack([mean + deviation * self._rng.normal() for mean, deviation in predictions])
+            draw = np.column_stack(
+                [mean + boldness * deviation * self._rng.normal() for mean, deviation in predictions]
+            )
             lengths = self._lengths(draw, directions)
             total += np.maximum(lengths**count - reached**count, 0.0).mean(axis=1)
         return total / DRAWS * chance, chance
@@ -115,6 +117,16 @@ class Expectation:
         for column in range(losses.shape[1]):
             np.minimum(lengths, room[:, column, None] / directions[None, :, column], out=lengths)
         return lengths
+
+
+def _clipped(losses: Array, front: Array) -> Array:
+    """Losses with everything hopeless made equal: a model must tell good from better, not bad from terrible.
+
+    The cap is a factor of 1.6 beyond the front's worst end and at least a factor of e beyond the best value.
+    """
+    best = losses.min(axis=0)
+    ends = front.max(axis=0) + 0.5 if len(front) else best + 1.5
+    return np.asarray(np.minimum(losses, np.maximum(ends, best + 1.0)))
 
 
 def _most_telling(samples: Sequence[Sample], objectives: Objectives) -> list[Sample]:

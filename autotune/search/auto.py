@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,8 +28,14 @@ RANDOM = 60
 SIBLINGS = 64
 REFINED = 140
 ROUNDS = 2
+import os
+
+BOLD = (1.0, 2.0)
+"""Factors on the models' uncertainty, in turn: every second proposal looks where little is known."""
 PEAKS = 12
-THRIFT = 0.5
+import os
+
+THRIFT = float(os.environ.get("THRIFT", "0.5"))
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
 ENOUGH = 4
 """Measured points needed before the model is asked."""
@@ -62,10 +69,11 @@ class AutoStrategy:
     def _search(self, situation: Situation, expectation: Expectation, samples: Sequence[Sample]) -> Proposal | None:
         rng = situation.rng
         costs = PointCosts(self._setting, situation.history)
+        view = _View(expectation, costs, BOLD[(len(situation.history) + len(situation.running)) % len(BOLD)])
         seen = {self._setting.screen.key(one.point) for one in samples}
         pool = self._legal(self._first(situation, rng, costs), seen)
         for _ in range(ROUNDS):
-            best = [key for _, key in self._rank(pool, expectation, costs)[:PEAKS]]
+            best = view.rank(pool)[:PEAKS]
             if not best:
                 return None
             around = (
@@ -73,7 +81,7 @@ class AutoStrategy:
                 for index in range(REFINED)
             )
             pool = list(dict.fromkeys([*best, *self._legal(around, seen)]))
-        for _, key in self._rank(pool, expectation, costs):
+        for key in view.rank(pool):
             candidate = self._setting.screen.candidate(dict(key), situation.tried)
             if candidate.admitted:
                 return self._proposal(candidate, samples, costs)
@@ -103,20 +111,29 @@ class AutoStrategy:
         keys = dict.fromkeys(screen.key(point) for point in points)
         return [key for key in keys if key not in seen and screen.illegal(key) is None]
 
-    def _rank(self, keys: Sequence[Key], expectation: Expectation, costs: PointCosts) -> list[tuple[float, Key]]:
-        if not keys:
-            return []
-        gains, chances = expectation.gain([dict(key) for key in keys])
-        seconds = np.asarray([costs.seconds(key, float(chance)) for key, chance in zip(keys, chances, strict=True)])
-        worth = gains / seconds**THRIFT
-        order = np.argsort(-worth, kind="stable")
-        return [(float(worth[index]), keys[index]) for index in order]
-
     def _proposal(self, candidate: Candidate, samples: Sequence[Sample], costs: PointCosts) -> Proposal:
         point = dict(candidate.point)
         nearest = min(samples, key=lambda one: _changes(one.point, point))
         note = explain(nearest.point, point, nearest.record.number)
         return candidate.proposal("sampler", f"{note} ({costs.kind(candidate.point)})")
+
+
+@dataclass(frozen=True)
+class _View:
+    """How candidates look at one moment."""
+
+    expectation: Expectation
+    costs: PointCosts
+    boldness: float
+
+    def rank(self, keys: Sequence[Key]) -> list[Key]:
+        """Most expected gain per cost first."""
+        if not keys:
+            return []
+        gains, chances = self.expectation.gain([dict(key) for key in keys], boldness=self.boldness)
+        seconds = [self.costs.seconds(key, float(chance)) for key, chance in zip(keys, chances, strict=True)]
+        worth = gains / np.asarray(seconds) ** THRIFT
+        return [keys[index] for index in np.argsort(-worth, kind="stable")]
 
 
 def _changes(first: Mapping[str, FrozenValue], second: Mapping[str, FrozenValue]) -> int:

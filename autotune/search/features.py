@@ -19,7 +19,11 @@ Array = NDArray[np.float64]
 
 
 class Features:
-    """One column per ladder (its step, scaled to 0..1), per choice (a code) and per part of a layout."""
+    """One column per ladder (its step, scaled to 0..1), per choice (a code), per layout (a code) and each of its parts.
+
+    Parts let a model carry over what it learnt of tensor parallelism to another layout; the code keeps a layout that was
+    never tried uncertain.
+    """
 
     def __init__(self, space: SearchSpace) -> None:
         self._parameters = space.parameters
@@ -30,7 +34,9 @@ class Features:
             if len(parameter.values) < 2:
                 continue
             parts: Sequence[str | None] = (
-                [name for name in Layout().facts if _spread(parameter, name)] if parameter.kind == "layout" else [None]
+                [None, *(name for name in Layout().facts if _spread(parameter, name))]
+                if parameter.kind == "layout"
+                else [None]
             )
             for part in parts:
                 self._columns.append((parameter, part))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,5 +104,46 @@ def feasible_hypervolume(records: Sequence[TrialRecord], objectives: Objectives,
     return hypervolume(losses_of(front, objectives), reference) if front else 0.0
 
 
-def finite(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) for value in values)
+@dataclass(frozen=True)
+class Recommended:
+    """What a search suggests before anything is confirmed.
+
+    Attributes:
+        front: feasible non-dominated records, best first objective first.
+        best: the record that is best in the first objective under all limits; None where nothing is feasible.
+        knee: the compromise in the middle of the front, or None.
+        baseline: the record of what runs today, or None before it was measured.
+        sentence: for the reader.
+    """
+
+    front: tuple[TrialRecord, ...]
+    best: TrialRecord | None
+    knee: TrialRecord | None
+    baseline: TrialRecord | None
+    sentence: str
+
+
+def recommend(records: Sequence[TrialRecord], objectives: Objectives) -> Recommended:
+    """The front, its best member in the first objective and its knee, from the search's own measurements."""
+    front = tuple(front_of(records, objectives))
+    baseline = baseline_of(records)
+    best = front[0] if front else None
+    return Recommended(front, best, knee_of(front, objectives), baseline, _sentence(best, baseline, objectives))
+
+
+def baseline_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """The first learnt record of what runs today."""
+    return next((one for one in records if one.proposal.origin == "baseline" and one.outcome.learn), None)
+
+
+def _sentence(best: TrialRecord | None, baseline: TrialRecord | None, objectives: Objectives) -> str:
+    if best is None:
+        return "no configuration held all limits"
+    found = objectives.values(best)
+    today = objectives.values(baseline) if baseline is not None else None
+    if baseline is not None and best.config.hash == baseline.config.hash:
+        return "nothing better than what you run today was found"
+    if found is None or today is None or today[0] <= 0:
+        return f"trial {best.number} is the best found; there is no baseline to compare it with"
+    ratio = found[0] / today[0]
+    return f"trial {best.number} measured x{ratio:.2f} of today's {objectives.items[0].label}; not confirmed yet"

@@ -76,6 +76,8 @@ class Setting:
     seed: int
     live: frozenset[str] = frozenset()
     """Settings that a running engine can change."""
+    compiles: frozenset[str] = frozenset()
+    """Settings whose change means a new compilation; empty where that is not known."""
     costs: CostModel = field(default_factory=CostModel)
 
     def random_proposal(self, situation: Situation, note: str = "") -> Proposal | None:
@@ -162,6 +164,7 @@ def create_proposer(
     baseline: EngineConfig,
     *,
     live: Collection[str] = (),
+    compiles: Collection[str] = (),
     costs: CostModel | None = None,
 ) -> Proposer:
     """The proposer of a study.
@@ -176,6 +179,7 @@ def create_proposer(
         refuse: the preflight: why a configuration need not be started, or None.
         baseline: what runs today; proposed first.
         live: settings that the engine can change without a restart.
+        compiles: settings whose change means a new compilation (layouts always do); empty where that is not known.
         costs: seconds of starts and measurements before any was seen.
 
     Raises:
@@ -185,7 +189,15 @@ def create_proposer(
     makers = _makers()
     if name not in makers:
         raise SpecError(f"unknown proposer {name!r}", key="search.proposer", hint=f"legal: {', '.join(makers)}")
-    setting = Setting(Screen(space, base, refuse), objectives, baseline, seed, frozenset(live), costs or CostModel())
+    setting = Setting(
+        Screen(space, base, refuse),
+        objectives,
+        baseline,
+        seed,
+        frozenset(live),
+        frozenset(compiles),
+        costs or CostModel(),
+    )
     return StudyProposer(setting, makers[name](setting), experts)
 
 

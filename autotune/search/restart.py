@@ -82,18 +82,20 @@ class PointCosts:
 
     def __init__(self, setting: Setting, history: Sequence[TrialRecord]) -> None:
         self._screen, self._live = setting.screen, setting.live
+        layouts = (one.name for one in setting.screen.space.parameters if one.kind == "layout")
+        self._compiles = frozenset([*setting.compiles, *layouts]) if setting.compiles else None
         self._model = CostModel.learnt(history, setting.costs)
         running = running_engine(history) if setting.live else None
         self._running = self._locate(running.started) if running is not None else None
         started = (record for record in history if not isinstance(record.outcome, Broken))
         points = (record.proposal.point or self._locate(record.config) for record in started)
-        self._compiled = frozenset(self._group(point) for point in points if point is not None)
+        self._compiled = frozenset(self._compilation(point) for point in points if point is not None)
 
     def kind(self, key: Key) -> str:
         """`live change`, `new process` or `new process and compilation`."""
         if self._running is not None and self._reaches(key):
             return "live change"
-        return "new process" if self._group(key) in self._compiled else "new process and compilation"
+        return "new process" if self._compilation(key) in self._compiled else "new process and compilation"
 
     def seconds(self, key: Key, chance: float = 1.0) -> float:
         """Expected seconds of a trial; a configuration that fails at its start (1 - `chance`) is not measured."""
@@ -125,6 +127,12 @@ class PointCosts:
 
     def _group(self, key: Key) -> Key:
         return tuple(item for item in key if item[0] not in self._live)
+
+    def _compilation(self, key: Key) -> Key:
+        """What decides whether compiled kernels can be used again; without knowledge, the whole restart group."""
+        if self._compiles is None:
+            return self._group(key)
+        return tuple(item for item in key if item[0] in self._compiles)
 
     def _locate(self, config: EngineConfig) -> Key | None:
         point = self._screen.space.point_of(config)

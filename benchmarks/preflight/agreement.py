@@ -55,12 +55,13 @@ class Agreement:
         return self.caught / self.crashes
 
     def __str__(self) -> str:
-        worst = max(map(abs, self.errors), default=0.0)
-        median = statistics.median(map(abs, self.errors)) if self.errors else 0.0
+        tokens = ""
+        if self.errors:
+            off = [abs(error) for error in self.errors]
+            tokens = f"; predicted KV tokens off by {statistics.median(off):.2%} (median), at most {max(off):.2%}"
         return (
             f"{self.crashes} crashes, {self.caught} refused before the start (recall {self.recall:.1%}); "
-            f"{self.good} good starts, {len(self.false)} refused falsely; missed by phase {dict(self.missed)}; "
-            f"predicted KV tokens off by {median:.2%} (median), at most {worst:.2%}"
+            f"{self.good} good starts, {len(self.false)} refused falsely; missed by phase {dict(self.missed)}{tokens}"
         )
 
 

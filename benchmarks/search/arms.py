@@ -10,7 +10,7 @@ from autotune.search.proposer import Proposer, create_proposer
 from autotune.search.restart import CostModel
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.experts import Expert
-from benchmarks.search.study import LIVE, OBJECTIVES, SimulatedStudy, baseline_point, expert_points
+from benchmarks.search.study import COMPILES, LIVE, OBJECTIVES, SimulatedStudy, baseline_point, expert_points
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def proposer_of(arm: Arm, study: SimulatedStudy) -> Proposer:
     costs = study.costs
     return create_proposer(
         arm.proposer, study.space, OBJECTIVES, EngineConfig(), study.seed, experts, refuse, study.baseline(),
-        live=LIVE if arm.live else (),
+        live=LIVE if arm.live else (), compiles=COMPILES,
         costs=CostModel(costs.start, costs.compile, costs.live, costs.measure),
     )  # fmt: skip
 

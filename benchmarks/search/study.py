@@ -24,6 +24,7 @@ WEIGHTS = ("none", "fp8", "int4")
 GRAPHS = ("none", "piecewise", "full")
 DRAFTS = ("none", "ngram", "eagle")
 LIVE = frozenset({"seqs", "batched"})
+COMPILES = ("layout", "weights", "kv8", "batched", "graph")
 OBJECTIVES = Objectives(
     items=(Objective("output_throughput", True, "last"), Objective("ttft_p95_ms", False, "last")), levels=(1.0,)
 )
@@ -194,7 +195,7 @@ class SimulatedStudy:
     def _cost(self, point: Mapping[str, FrozenValue], restarted: bool, failed: int) -> tuple[float, float]:
         if not restarted:
             return self.costs.live, self.costs.measure
-        key = tuple(point.get(name) for name in ("layout", "weights", "kv8", "batched", "graph"))
+        key = tuple(point.get(name) for name in COMPILES)
         start = self.costs.start + (0.0 if key in self._compiled else self.costs.compile)
         if failed != 1:
             self._compiled.add(key)

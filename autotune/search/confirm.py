@@ -1,0 +1,304 @@
+"""The proof: finalists and baseline on fresh starts, interleaved, and what may be claimed of them.
+
+Numbers of the search never enter a claim: the winner of many noisy trials was partly lucky.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.load.report import LevelReport
+from autotune.outcome import Broken, Measured, Proposal, TrialRecord
+from autotune.quality.report import QualityVerdict
+from autotune.search.front import front_of, knee_of
+from autotune.search.objectives import Objective, Objectives, searched
+from autotune.search.paired import Gain, Ratio, compare
+from autotune.space.config import EngineConfig
+
+ERROR = 0.05
+"""Chance that two identical configurations are called different, over all claims of a study."""
+TIE = 0.02
+"""Search numbers closer than this are a tie; the configuration with fewer changes goes first."""
+CONFIDENT = 1.0
+"""An SLO holds where its latency plus so many standard errors over the rounds is below the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRun:
+    """One fresh start of the confirmation.
+
+    Attributes:
+        round: 0-based round.
+        proposal: a finalist, or the baseline.
+        arrival_seed: seed of arrivals and lengths; the same for all runs of a round.
+    """
+
+    round: int
+    proposal: Proposal
+    arrival_seed: int
+
+
+def finalists(
+    records: Sequence[TrialRecord], objectives: Objectives, count: int, baseline: EngineConfig
+) -> list[TrialRecord]:
+    """The best record of each objective, the knee of the front, then the next best in the first objective.
+
+    Only records that hold all limits; the baseline is never among them. Ties go to fewer changes from the baseline.
+    """
+    feasible = [one for one in searched(records) if objectives.feasible(one) and one.config.hash != baseline.hash]
+    if not feasible:
+        return []
+    picked = [_best_in(index, feasible, objectives, baseline) for index in range(len(objectives.items))]
+    knee = knee_of(front_of(feasible, objectives), objectives)
+    picked += [knee] if knee is not None else []
+    picked += sorted(feasible, key=objectives.rank)
+    unique = {record.config.hash: record for record in reversed(picked)}
+    order = {record.config.hash: index for index, record in reversed(list(enumerate(picked)))}
+    return sorted(unique.values(), key=lambda record: order[record.config.hash])[:count]
+
+
+def _best_in(
+    index: int, feasible: Sequence[TrialRecord], objectives: Objectives, baseline: EngineConfig
+) -> TrialRecord:
+    losses = {
+        one.number: objectives.model_losses(values)[index] for one in feasible if (values := objectives.values(one))
+    }
+    best = min(losses.values())
+    tied = [one for one in feasible if losses[one.number] <= best + math.log1p(TIE)]
+    return min(tied, key=lambda one: (len(one.config.changes_from(baseline)), losses[one.number]))
+
+
+def plan(chosen: Sequence[TrialRecord], baseline: EngineConfig, rounds: int, *, seed: int = 1) -> list[ConfirmRun]:
+    """All runs in their order. Every round has each arm once; who begins rotates, so that a drift hits all alike."""
+    arms = [Proposal(baseline, origin="confirm", note="what you run today")]
+    arms += [Proposal(one.config, one.proposal.point, "confirm", f"finalist, trial {one.number}") for one in chosen]
+    runs: list[ConfirmRun] = []
+    for number in range(rounds):
+        shift = number % len(arms)
+        order = arms[shift:] + arms[:shift]
+        runs += [ConfirmRun(number, arm, seed + 1000 + number) for arm in order]
+    return runs
+
+
+def next_run(runs: Sequence[ConfirmRun], history: Sequence[TrialRecord]) -> ConfirmRun | None:
+    """The first run of the plan that has no outcome yet, for a study that was interrupted. Faults are run again."""
+    done: dict[str, int] = {}
+    for record in history:
+        if record.proposal.origin == "confirm" and not (isinstance(record.outcome, Broken) and record.outcome.retry):
+            done[record.config.hash] = done.get(record.config.hash, 0) + 1
+    for run in runs:
+        if done.get(run.proposal.config.hash, 0) <= run.round:
+            return run
+    return None
+
+
+def rounds_of(history: Sequence[TrialRecord], origin: str = "confirm") -> list[dict[str, TrialRecord]]:
+    """Records of a confirmation by round and configuration hash: the n-th outcome of an arm belongs to round n."""
+    rounds: list[dict[str, TrialRecord]] = []
+    seen: dict[str, int] = {}
+    for record in history:
+        if record.proposal.origin != origin or isinstance(record.outcome, Broken):
+            continue
+        number = seen.get(record.config.hash, 0)
+        seen[record.config.hash] = number + 1
+        while len(rounds) <= number:
+            rounds.append({})
+        rounds[number][record.config.hash] = record
+    return rounds
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """What the confirmation says of one finalist.
+
+    Attributes:
+        config: the finalist.
+        ratios: one per objective against the baseline; empty where the baseline or the arm could not be measured.
+        limits_hold: every SLO held with confidence, the quality gate passed, and no round failed.
+        problems: why limits do not hold, in words.
+        verdict: `better`, `trade` (better in one objective, worse in another), `tie`, `worse` or `infeasible`.
+        changes: number of settings that differ from the baseline.
+    """
+
+    config: EngineConfig
+    ratios: tuple[Ratio, ...]
+    limits_hold: bool
+    problems: tuple[str, ...]
+    verdict: str
+    changes: int
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The result of a confirmation.
+
+    Attributes:
+        arms: finalists in the order they were planned.
+        winner: the one to recommend, or None: nothing is better than what runs today.
+        sentence: the claim.
+        baseline_holds: what runs today holds all limits.
+        rounds: completed rounds.
+        margin: smallest gain that counts.
+    """
+
+    arms: tuple[ArmResult, ...]
+    winner: ArmResult | None
+    sentence: str
+    baseline_holds: bool
+    rounds: int
+    margin: float
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """One configuration over the rounds."""
+
+    config: EngineConfig
+    records: tuple[TrialRecord | None, ...]
+    problems: tuple[str, ...] = field(default=())
+
+
+def analyse(
+    rounds: Sequence[Mapping[str, TrialRecord]],
+    objectives: Objectives,
+    baseline: EngineConfig,
+    *,
+    margin: float = 0.02,
+    error: float = ERROR,
+    extra_spread: float = 0.0,
+) -> Confirmation:
+    """Judge the finalists.
+
+    Args:
+        rounds: by round, the record of each configuration hash (see `rounds_of`).
+        objectives: what counts, the first one most.
+        baseline: what runs today.
+        margin: the lower bound of a gain must exceed this before it is claimed.
+        error: chance of a false claim over all comparisons.
+        extra_spread: standard deviation of the machine's drift (see `drift.py`), added to every log-ratio.
+    """
+    configs = {record.config.hash: record.config for one in rounds for record in one.values()}
+    arms = {key: _Arm(config, tuple(one.get(key) for one in rounds)) for key, config in configs.items()}
+    control = arms.pop(baseline.hash, _Arm(baseline, ()))
+    control_problems = _problems(control, objectives)
+    ratios = _ratios(arms, control, objectives, error, extra_spread)
+    results = tuple(
+        _judge(arm, ratios[key], control_problems, objectives, margin, baseline) for key, arm in arms.items()
+    )
+    winner = _winner(results, margin)
+    sentence = _claim(winner, results, control_problems)
+    return Confirmation(results, winner, sentence, not control_problems, len(rounds), margin)
+
+
+def _ratios(
+    arms: Mapping[str, _Arm], control: _Arm, objectives: Objectives, error: float, extra: float
+) -> dict[str, tuple[Ratio, ...]]:
+    comparisons = len(arms) * len(objectives.items)
+    found: dict[str, list[Ratio]] = {key: [] for key in arms}
+    for index, item in enumerate(objectives.items):
+        gains = {key: _gains(arm, control, index, objectives, extra) for key, arm in arms.items()}
+        for key, ratio in compare(gains, item.label, error=error, comparisons=comparisons).items():
+            found[key].append(ratio)
+    return {key: tuple(ratios) if len(ratios) == len(objectives.items) else () for key, ratios in found.items()}
+
+
+def _gains(arm: _Arm, control: _Arm, index: int, objectives: Objectives, extra: float) -> list[Gain]:
+    gains: list[Gain] = []
+    for mine, theirs in zip(arm.records, control.records, strict=False):
+        own = objectives.values(mine) if mine is not None else None
+        other = objectives.values(theirs) if theirs is not None else None
+        if mine is None or theirs is None or own is None or other is None:
+            continue
+        difference = objectives.model_losses(other)[index] - objectives.model_losses(own)[index]
+        item = objectives.items[index]
+        within = math.hypot(_block_error(mine, item), _block_error(theirs, item), extra)
+        gains.append(Gain(difference, within))
+    return gains
+
+
+def _block_error(record: TrialRecord, item: Objective) -> float:
+    """Relative standard error of one figure from its time blocks: a quarter of its 95 % interval."""
+    if not isinstance(record.outcome, Measured):
+        return 0.0
+    errors = [_relative_error(level, item.key) for level in record.outcome.load.levels]
+    return max(errors, default=0.0) if item.level == "best" else (errors[-1] if errors else 0.0)
+
+
+def _relative_error(level: LevelReport, key: str) -> float:
+    estimate = level.estimate(key)
+    if estimate is None or estimate.value <= 0 or not math.isfinite(estimate.high - estimate.low):
+        return 0.0
+    return max(estimate.high - estimate.low, 0.0) / (3.92 * estimate.value)
+
+
+def _problems(arm: _Arm, objectives: Objectives) -> tuple[str, ...]:
+    """Why a configuration may not be recommended; empty when it may."""
+    records = [record for record in arm.records if record is not None]
+    if not records:
+        return ("it was not measured",)
+    failed = [record for record in records if objectives.values(record) is None]
+    if failed:
+        return (f"{len(failed)} of {len(records)} fresh starts failed",)
+    rows = [objectives.constraints(record) for record in records]
+    found: list[str] = []
+    for index, slo in enumerate(objectives.slos):
+        column = [row[index] for row in rows]
+        mean = sum(column) / len(column)
+        spread = math.sqrt(sum((one - mean) ** 2 for one in column) / (len(column) - 1)) if len(column) > 1 else 0.0
+        if mean + CONFIDENT * spread / math.sqrt(len(column)) > 0:
+            found.append(f"{slo.key} was x{math.exp(mean):.2f} of its limit of {slo.limit_ms:g} ms")
+    reports = [record.outcome.quality for record in records if isinstance(record.outcome, Measured)]
+    if any(report is not None and report.verdict == QualityVerdict.FAILED for report in reports):
+        found.append("the quality gate failed")
+    last = next((report for report in reversed(reports) if report is not None), None)
+    if last is not None and last.verdict == QualityVerdict.UNDECIDED:
+        found.append("the quality gate could not decide")
+    return tuple(found)
+
+
+def _judge(
+    arm: _Arm,
+    ratios: tuple[Ratio, ...],
+    control_problems: Sequence[str],
+    objectives: Objectives,
+    margin: float,
+    baseline: EngineConfig,
+) -> ArmResult:
+    problems = _problems(arm, objectives)
+    changes = len(arm.config.changes_from(baseline))
+    if problems:
+        verdict = "infeasible"
+    elif control_problems:
+        verdict = "better"
+    elif not ratios:
+        verdict = "tie"
+    else:
+        gained = any(ratio.low > 1 + margin for ratio in ratios)
+        lost = any(ratio.high < 1 - margin for ratio in ratios)
+        verdict = {(True, False): "better", (True, True): "trade", (False, True): "worse"}.get((gained, lost), "tie")
+    return ArmResult(arm.config, ratios, not problems, problems, verdict, changes)
+
+
+def _winner(results: Sequence[ArmResult], margin: float) -> ArmResult | None:
+    """Better in the first objective if anyone is, else better in another without loss; ties to fewer changes."""
+    first = [one for one in results if one.limits_hold and one.ratios and one.ratios[0].low > 1 + margin]
+    others = [one for one in results if one.verdict == "better"]
+    pool = first or others
+    if not pool:
+        return None
+    best = max(one.ratios[0].value if one.ratios else 1.0 for one in pool)
+    tied = [one for one in pool if (one.ratios[0].value if one.ratios else 1.0) >= best * (1 - margin)]
+    return min(tied, key=lambda one: (one.verdict != "better", one.changes))
+
+
+def _claim(winner: ArmResult | None, results: Sequence[ArmResult], control_problems: Sequence[str]) -> str:
+    if winner is None:
+        return "nothing is better than what you run today" if results else "nothing was confirmed"
+    if control_problems:
+        return f"it holds all limits; what you run today does not: {control_problems[0]}"
+    best = next((one for one in winner.ratios if one.low > 1), winner.ratios[0])
+    lost = [one for one in winner.ratios if one.high < 1]
+    text = f"better than what you run today: {best}"
+    return f"{text}, at the price of {lost[0]}" if lost else text

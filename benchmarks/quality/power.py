@@ -1,0 +1,186 @@
+"""Detection power of the quality gate on the real vLLM for CPUs.
+
+    python -m benchmarks.quality.power                 # everything, about 20 minutes on two quiet cores
+    python -m benchmarks.quality.power --only table    # the tables again from the kept measurements
+
+One engine is started with the good weights and leaves the reference. Damaged copies of the weights are then loaded into
+the same engine one after the other (vLLM's `reload_weights`), scored on the same texts, and the good weights are loaded
+once more at the end to show that loading leaves nothing behind. A wrong RoPE base and a wrong chat template cannot be
+loaded into a running engine: each has a start of its own. A detection power is the share of random subsets of the
+scored texts on which the gate's own verdict is `failed` (or not `passed`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+
+from autotune.engine.cpu_setup import ensure
+from autotune.engine.protocol import Lease, RunningEngine, StartFailure
+from autotune.engine.registry import create_engine
+from autotune.quality.divergence import Divergence, statistics
+from autotune.quality.gate import text_checks
+from autotune.quality.observe import Suite, observe, record
+from autotune.quality.reference import Noise, Reference
+from autotune.quality.report import QualityVerdict
+from autotune.quality.sanity import finite_check
+from autotune.quality.verdict import Limits, divergence_checks, verdict_of
+from autotune.quality.wire import HttpScorer, Scored
+from autotune.space.config import EngineConfig
+from autotune.spec.study import QualitySpec, StudySpec
+from benchmarks.quality import tables
+
+HERE = Path(__file__).parent
+WEIGHTS = (("noise", 0.02), ("noise", 0.05), ("noise", 0.1), ("noise", 0.2), ("int8", 32), ("fp8", 0), ("int4", 32))
+STARTS = (("rope", 10_000.0), ("template", 0.0))
+CONFIG = {"max_model_len": 1024, "kv_cache_memory_bytes": "256M", "enforce_eager": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One damage: divergences by text, the text's own accuracy before and after, and checks that failed in tier 0."""
+
+    name: str
+    windows: tuple[Divergence, ...]
+    traces: tuple[Divergence, ...]
+    accuracy: float
+    accuracy_before: float
+    broken: tuple[str, ...]
+    seconds: float
+
+
+@asynccontextmanager
+async def engine(model: Path, folder: Path) -> AsyncIterator[RunningEngine]:
+    spec = StudySpec.model_validate(
+        {"name": "power", "model": str(model), "hardware": {"gpus": 0},
+         "engine": {"python": "cpu", "args": CONFIG, "ready_timeout": 600}}
+    )  # fmt: skip
+    running = await create_engine(spec).start(EngineConfig.of(CONFIG), Lease((), 0), folder=folder)
+    if isinstance(running, StartFailure):
+        raise SystemExit(f"the engine does not start: {running.failure.reason} ({running.log})")
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+def damaged_copy(python: Path, model: Path, folder: Path, kind: str, size: float) -> Path:
+    target = folder / f"{kind}-{size:g}"
+    subprocess.run(
+        [str(python), str(HERE / "damage.py"), str(model), str(target), kind, str(size)], check=True, timeout=600
+    )
+    return target
+
+
+async def load_weights(running: RunningEngine, path: Path) -> None:
+    """Load other weights of the same shape into the engine, and forget what was computed with the old ones."""
+    headers = {"Authorization": f"Bearer {running.api_key}"}
+    body = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
+    async with aiohttp.ClientSession(trust_env=False, headers=headers) as session:
+        async with session.post(running.url + "/collective_rpc", json=body) as reply:
+            if reply.status != 200:
+                raise SystemExit(f"weights cannot be loaded: {reply.status} {await reply.text()}")
+    await running.reset_caches()
+
+
+def accuracy(tokens: Sequence[Sequence[int]], scored: Sequence[Scored]) -> float:
+    """Share of positions at which the likeliest token is the one that stands there."""
+    hits = [item.ids[:, 0] == np.array(text[1:]) for text, item in zip(tokens, scored, strict=True)]
+    return float(np.concatenate(hits).mean())
+
+
+async def measure(scorer: HttpScorer, reference: Reference, suite: Suite, name: str) -> Measured:
+    begin = time.monotonic()
+    broken = [check.name for check in await text_checks(scorer, reference) if check.verdict is QualityVerdict.FAILED]
+    seen = await observe(scorer, reference, suite.concurrency)
+    if finite_check(seen.scored).verdict is QualityVerdict.FAILED:
+        broken.append("finite")
+    texts = [window.tokens for window in reference.windows[: reference.documents]]
+    return Measured(
+        name, seen.windows[::-1], seen.traces, accuracy(texts, seen.scored[::-1]),
+        accuracy(texts, [window.scored for window in reference.windows[: reference.documents]]), tuple(broken),
+        time.monotonic() - begin,
+    )  # fmt: skip
+
+
+async def run(folder: Path, suite: Suite) -> tuple[list[Measured], Mapping[str, Noise]]:
+    cpu = ensure()
+    copies = {(kind, size): damaged_copy(cpu.python, cpu.model, folder, kind, size) for kind, size in WEIGHTS + STARTS}
+    found: list[Measured] = []
+    async with engine(cpu.model, folder / "engine") as running:
+        async with HttpScorer(running.url, running.served_model, running.api_key) as scorer:
+            reference, _ = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="power")
+            for index in range(3):
+                found.append(await measure(scorer, reference, suite, f"none, repeat {index + 1}"))
+            for kind, size in WEIGHTS:
+                await load_weights(running, copies[kind, size])
+                found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
+                print(found[-1].name, statistics(found[-1].windows).kl, f"{found[-1].seconds:.0f} s", flush=True)
+            await load_weights(running, cpu.model)
+            found.append(await measure(scorer, reference, suite, "none, loaded again"))
+    for kind, size in STARTS:
+        async with engine(copies[kind, size], folder / f"engine-{kind}") as running:
+            async with HttpScorer(running.url, running.served_model, running.api_key) as scorer:
+                found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
+    return found, reference.noise
+
+
+def power(measured: Measured, noise: Mapping[str, Noise], documents: int, draws: int = 300) -> tuple[float, float]:
+    """Shares of random subsets of `documents` texts on which the gate fails, and on which it does not pass."""
+    if measured.broken:
+        return 1.0, 1.0
+    generator = np.random.default_rng(documents)
+    limits = Limits.of(QualitySpec())
+    verdicts = []
+    for _ in range(draws):
+        windows = [measured.windows[i] for i in generator.choice(len(measured.windows), documents, replace=False)]
+        traces = [
+            measured.traces[i]
+            for i in generator.choice(len(measured.traces), min(len(measured.traces), max(4, documents // 2)), False)
+        ]
+        verdicts.append(verdict_of(divergence_checks(windows, traces, noise, limits)))
+    failed = sum(verdict is QualityVerdict.FAILED for verdict in verdicts)
+    passed = sum(verdict is QualityVerdict.PASSED for verdict in verdicts)
+    return failed / draws, 1 - passed / draws
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("build/quality-power"), help="for weights and logs")
+    parser.add_argument("--documents", type=int, default=24)
+    parser.add_argument("--positions", type=int, default=64)
+    parser.add_argument("--only", choices=["table"])
+    options = parser.parse_args()
+    kept = HERE / "measured.json"
+    if options.only != "table":
+        options.folder.mkdir(parents=True, exist_ok=True)
+        found, noise = asyncio.run(run(options.folder.resolve(), Suite(options.documents, options.positions, 4)))
+        body = {"noise": {k: asdict(v) for k, v in noise.items()}, "measured": [asdict(item) for item in found],
+                "documents": options.documents, "positions": options.positions}  # fmt: skip
+        kept.write_text(json.dumps(body), "utf-8")
+    data = json.loads(kept.read_text("utf-8"))
+    noise = {name: Noise(**item) for name, item in data["noise"].items()}
+    rows = [read_measured(item) for item in data["measured"]]
+    text = tables.page(rows, noise, power, data["documents"], data["positions"])
+    (HERE / "RESULTS.md").write_text(text, "utf-8")
+    sys.stdout.write(text)
+
+
+def read_measured(item: dict[str, object]) -> Measured:
+    documents = {key: tuple(Divergence(**row) for row in item[key]) for key in ("windows", "traces")}  # type: ignore[attr-defined]
+    return Measured(**{**item, **documents, "broken": tuple(item["broken"])})  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

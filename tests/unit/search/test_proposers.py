@@ -1,0 +1,187 @@
+"""Every proposer passes the contract; what is special about one is tested below."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import EnvironmentFault, SpecError
+from autotune.outcome import Infeasible, Measured
+from autotune.search.front import feasible_hypervolume
+from autotune.search.proposer import Proposer, create_proposer
+from autotune.search.samplers import require_gp
+from autotune.space.config import EngineConfig
+from autotune.testing.proposer_contract import ProposerContract, Setup
+from autotune.testing.toy import BASELINE, OBJECTIVES, crashes, outcome_of, play, record_of, toy_space
+
+HAS_GP = all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
+
+
+def make(name: str, setup: Setup, live: tuple[str, ...] = ()) -> Proposer:
+    return create_proposer(
+        name,
+        setup.space,
+        setup.objectives,
+        EngineConfig(),
+        setup.seed,
+        setup.experts,
+        setup.refuse,
+        setup.baseline,
+        live=live,
+    )
+
+
+class TestAuto(ProposerContract):
+    crash_share = 0.2
+
+    def make(self, setup: Setup) -> Proposer:
+        return make("auto", setup)
+
+
+class TestAutoLive(ProposerContract):
+    crash_share = 0.2
+
+    def make(self, setup: Setup) -> Proposer:
+        return make("auto", setup, live=("seqs", "batched"))
+
+
+class TestLocal(ProposerContract):
+    crash_share = 0.3
+
+    def make(self, setup: Setup) -> Proposer:
+        return make("local", setup)
+
+
+class TestTpe(ProposerContract):
+    def make(self, setup: Setup) -> Proposer:
+        return make("tpe", setup)
+
+
+class TestNsga2(ProposerContract):
+    def make(self, setup: Setup) -> Proposer:
+        return make("nsga2", setup)
+
+
+class TestRandom(ProposerContract):
+    crash_share = None
+
+    def make(self, setup: Setup) -> Proposer:
+        return make("random", setup)
+
+
+class TestGrid(ProposerContract):
+    crash_share = None
+
+    def make(self, setup: Setup) -> Proposer:
+        return make("grid", setup)
+
+
+@pytest.mark.skipif(not HAS_GP, reason="needs the extra gp")
+class TestGp(ProposerContract):
+    def make(self, setup: Setup) -> Proposer:
+        return make("gp", setup)
+
+
+def test_forty_percent_of_the_toy_crash() -> None:
+    """The bound in the contract means something only if a random configuration often crashes."""
+    space = toy_space()
+    records = play(make("random", Setup(seed=11)), 200)
+    share = sum(crashes(dict(record.config.args)) for record in records) / len(records)
+    assert space.size == 648
+    assert 0.3 <= share <= 0.5
+
+
+def test_an_unknown_name_lists_the_legal_ones() -> None:
+    with pytest.raises(SpecError, match="legal: auto, tpe, gp, nsga2, random, grid, local"):
+        make("annealing", Setup())
+
+
+@pytest.mark.skipif(HAS_GP, reason="the extra is installed")
+def test_gp_without_its_extra_says_what_to_install() -> None:
+    with pytest.raises(EnvironmentFault, match=r"vllm-autotune\[gp\]"):
+        require_gp()
+
+
+def test_local_says_what_it_changed() -> None:
+    records = play(make("local", Setup()), 12)
+    notes = [record.proposal.note for record in records if record.proposal.origin == "mutation"]
+    assert len(notes) > 5
+    assert all(note.startswith("trial ") and " with " in note and "→" in note for note in notes)
+
+
+def test_auto_beats_random_on_the_toy() -> None:
+    """Mean feasible hypervolume of 20 trials over six seeds, from the same start."""
+
+    def volume(name: str) -> float:
+        studies = [play(make(name, Setup(seed=seed)), 20) for seed in range(6)]
+        return sum(feasible_hypervolume(one, OBJECTIVES, (-4.0, 6.5)) for one in studies) / len(studies)
+
+    assert volume("auto") > 1.02 * volume("random")
+
+
+def test_auto_fills_a_restart_group_with_live_changes() -> None:
+    """With a restart forty times as dear as a measurement, most proposals do not restart."""
+    setup = Setup()
+    proposer = make("auto", setup, live=("seqs", "batched"))
+    records = []
+    running: EngineConfig | None = None
+    for number in range(30):
+        proposal = proposer.propose(records)
+        assert proposal is not None
+        live = running is not None and proposal.config.restart_key(("seqs", "batched")) == running.restart_key(
+            ("seqs", "batched")
+        )
+        live = live and all(int(proposal.config.get(n)) <= int(running.get(n)) for n in ("seqs", "batched"))
+        outcome = outcome_of(proposal.config)
+        records.append(record_of(number, proposal, outcome, seconds=12.0 if live else 400.0, restarted=not live))
+        if not live:
+            running = proposal.config if isinstance(outcome, Measured) else None
+    assert sum(not record.restarted for record in records) >= 8
+    live_notes = [record.proposal.note for record in records if not record.restarted]
+    assert any("live change" in note for note in live_notes)
+
+
+def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
+    setup = Setup(baseline=EngineConfig.of({"something_else": 7}))
+    records = play(make("auto", setup), 14, lambda config: outcome_of(BASELINE if config == setup.baseline else config))
+    assert len(records) == 14 and records[0].proposal.point == ()
+
+
+def test_auto_goes_on_when_nothing_works() -> None:
+    records = play(make("auto", Setup()), 15, lambda _: Infeasible("oom_start", "too large"))
+    assert len({record.config.hash for record in records}) == 15
+
+
+OVERHEAD = """
+import time
+from autotune.search.proposer import create_proposer
+from autotune.space.config import EngineConfig
+from benchmarks.search.study import OBJECTIVES, SimulatedStudy
+from benchmarks.search.surfaces import MOE8
+study = SimulatedStudy(MOE8, 1)
+def proposer(name):
+    return create_proposer(name, study.space, OBJECTIVES, EngineConfig(), 1, (), study.refuse, study.baseline())
+draws = proposer("random")
+for _ in range(1000):
+    study.run(draws.propose(study.history))
+asked = proposer("auto")
+asked.propose(study.history)
+before = time.process_time()
+assert asked.propose(study.history) is not None
+print(time.process_time() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_suggestion_after_a_thousand_trials_takes_under_a_second_of_cpu() -> None:
+    """In a process of its own, because the number of BLAS threads is fixed when NumPy is loaded."""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", OVERHEAD], env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.0
