@@ -214,6 +214,7 @@ async def launch(
             "-I",
             "-S",
             str(SUPERVISOR),
+            str(scratch),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -3,7 +3,8 @@
 It is the engine's parent and the reaper of everything that the engine starts, so no descendant can get away, in
 whatever session it hides. It knows that the tuner is gone when its control pipe closes or its own parent changes.
 
-Started by path with ``python -I -S`` (12 ms): it imports nothing but the standard library and nothing of ours.
+Started by path with ``python -I -S`` (12 ms): it imports nothing but the standard library and nothing of ours. Its
+argument is the temporary folder to remove where the tuner is gone before it has handed the job over.
 Its input is JSON lines: first a job (see `Job`), then ``{"command": "log", "path": "..."}`` where the job now writes to
 another file, and ``{"command": "stop", "grace": 10}``. Its output is JSON lines:
 ``started`` (pid, ticks), ``refused`` (error), ``exited`` (code, negative for a signal), ``stopped`` (killed,
@@ -342,6 +343,8 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     job = read_job()
     if job is None:
+        for folder in sys.argv[1:]:
+            remove_tree(folder)
         return 0
     supervisor = Supervisor(job)
     terminated = {"now": False}

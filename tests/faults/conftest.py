@@ -125,6 +125,8 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     deadline = time.monotonic() + 15
     while (left := _ours(state)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    while list(scratch.glob("autotune-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)  # the supervisor removes it last
     problems = [f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in left]
     for pid in left:
         os.kill(pid, signal.SIGKILL)

@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "docs" / "faults.md"
 HEAD = """# Faults that are played, and what is left after each
 
-Every row is a test that plays the fault and then looks for processes, ports, leases, temporary folders and shared
-memory that are left. Regenerate the table with `python tests/faults/table.py`.
+Every row is a test that plays the fault and then looks for processes, leases, records and temporary folders that are
+left. Regenerate the table with `python tests/faults/table.py`.
 
 | fault | variant | result | seconds |
 |---|---|---|---|
