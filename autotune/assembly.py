@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.decision import Rules
@@ -14,24 +16,36 @@ from autotune.engine.process import STOP_GRACE
 from autotune.engine.protocol import Engine, Lease
 from autotune.engine.registry import create_engine
 from autotune.engine.standby import Standby
+from autotune.errors import EnvironmentFault
 from autotune.events import Observer
+from autotune.host.doctor import diagnose
+from autotune.host.findings import Level
+from autotune.host.fingerprint import fingerprint
+from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.leases import leased
+from autotune.host.state import state_dir
 from autotune.load.measure import LoadClient
-from autotune.outcome import Infeasible
+from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.model import ModelFacts, read_model
+from autotune.preflight.simulated import simulated_facts
+from autotune.preflight.study import StudyPreflight, preflight_for
+from autotune.quality.gate import gate_for
 from autotune.result import StudyResult
 from autotune.run import StudyRun
 from autotune.search.objectives import Objectives
 from autotune.search.proposer import Proposer, create_proposer
+from autotune.search.reuse import reuse
+from autotune.search.view import OptunaView
+from autotune.space.arguments import bundled_table
 from autotune.space.argv import to_argv
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
-from autotune.space.experts import experts
+from autotune.space.experts import Expert, experts
 from autotune.space.space import SearchSpace
 from autotune.spec.study import StudySpec
 from autotune.store import Store
-from autotune.study import Study
-from autotune.trial import Preflight, QualityGate
+from autotune.study import Study, open_study
+from autotune.trial import QualityGate
 
 
 @dataclass(frozen=True)
@@ -50,19 +64,24 @@ class StudyParts:
     plain_engine: Engine
     """Starts engines without our scheduler class: what is confirmed is what will be deployed."""
     standby: Standby
-    preflight: Preflight
+    preflight: StudyPreflight
     gate: QualityGate | None
     proposer: Proposer
+    view: OptunaView
     vocabulary: int
-    lease_gpus: int = 0
+    lease_gpus: int
     """Real GPUs that one bench leases."""
-    environment: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    trial_gpus: int
+    """GPUs that a trial is charged for, simulated ones included."""
+    environment: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
 
     async def run(self, observer: Observer) -> StudyResult:
+        """Run the study; see `StudyRun.run`."""
         return await StudyRun(self, self.store, observer).run()
 
     def close(self) -> None:
+        """Close the database."""
         self.store.close()
 
     @asynccontextmanager
@@ -72,65 +91,178 @@ class StudyParts:
             yield Lease(mine.gpus, mine.port)
 
     def load_client(self) -> LoadClient:
+        """Client processes for one bench, not started yet."""
         return LoadClient(self.spec.load.client_processes)
 
     def command(self, config: EngineConfig) -> str:
-        return "vllm serve " + " ".join([self.spec.model, *to_argv(config)])
+        """The shell command that starts `config`."""
+        return shell_command(self.spec.model, config)
 
 
-class _NoPreflight:
-    def refuse(self, config: EngineConfig) -> Infeasible | None:
-        return None
-
-    def learn(self, config: EngineConfig, engine: object) -> None:
-        pass
+def shell_command(model: str, config: EngineConfig) -> str:
+    """`vllm serve ...` with variables in front, quoted for a shell."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in config.env]
+    return " ".join([*variables, "vllm", "serve", shlex.quote(model), *map(shlex.quote, to_argv(config))])
 
 
-async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
-    """Read what is there and put the parts together.
+@dataclass(frozen=True)
+class StudyFrame:
+    """What a study is before it runs: its model, machine, space and baseline. Starts nothing.
+
+    Attributes:
+        facts: of the model, None where its files are not at hand.
+        base: arguments that every trial gets.
+        baseline: what runs today, complete.
+        context: what space and expert settings were fitted to.
+    """
+
+    spec: StudySpec
+    facts: ModelFacts | None
+    space: SearchSpace
+    objectives: Objectives
+    base: EngineConfig
+    baseline: EngineConfig
+    context: SpaceContext
+    preflight: StudyPreflight
+
+
+def frame(study: Study, host: GpuHost, store: Store | None = None) -> StudyFrame:
+    """Read what is there and fit space and baseline to it.
 
     Raises:
         SpecError: study, space or model are wrong.
-        EnvironmentFault: the engine is not installed.
-        StoreError: the database cannot be used.
     """
     spec = study.spec
-    facts = _model_facts(spec)
+    facts = model_facts(spec)
+    kept = [FileCalibrations(state_dir() / "calibrations")]
+    calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
+    preflight = preflight_for(spec, facts, host, bundled_table(), store=calibrations)
+    card = preflight.gpu
     context = SpaceContext(
-        gpus=spec.hardware.gpus if spec.hardware.gpus is not None else 1,
+        gpus=preflight.gpus if preflight.gpus is not None else 1,
         model=facts.space_facts if facts else {},
-        card=spec.engine.simulate.card if spec.engine.simulate else "",
+        card=spec.engine.simulate.card if spec.engine.simulate else (card.name if card else ""),
+        gpu_memory=card.memory_bytes if card and not card.cpu else None,
     )
-    space = load_space(spec.space, context, beside=study.path.parent)
-    objectives = Objectives.of(spec)
     fixed = EngineConfig.of(dict(spec.engine.args))
+    space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
     baseline = fixed.merged(dict(spec.baseline.args), spec.baseline.env)
-    space = space.fixing(dict(fixed.args))
-    tuned = set(space.by_name)
-    base = EngineConfig(tuple(item for item in baseline.args if item[0] not in tuned), baseline.env)
-    standby = Standby(_model_folder(spec), STOP_GRACE)
-    engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
-    plain_engine = create_engine(spec, standby=standby, base=study.path.parent)
+    base = EngineConfig(tuple(item for item in baseline.args if item[0] not in space.by_name), baseline.env)
+    return StudyFrame(spec, facts, space, Objectives.of(spec), base, baseline, context, preflight)
+
+
+async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
+    """Put the parts of a study together; opens its database.
+
+    Args:
+        study: the study; the caller holds its lock.
+        like: an older study whose measurements are taken over, or tried first.
+
+    Raises:
+        SpecError: study, space or model are wrong.
+        EnvironmentFault: the engine is not installed, or this host cannot run the study.
+        StoreError: the database cannot be used.
+    """
+    spec, host = study.spec, read_gpus()
     store = study.store()
-    store.open(spec.model_dump_json(), space.fingerprint)
-    preflight = _NoPreflight()
-    found = experts(space, context) if spec.search.experts else ()
-    proposer = create_proposer(
-        spec.search.proposer,
-        space,
-        objectives,
-        base,
-        spec.search.seed,
+    made = frame(study, host, store)
+    environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
+    notes = await asyncio.to_thread(_doctor, study, host)
+    store.open(spec.model_dump_json(), made.space.fingerprint)
+    standby = Standby(_model_folder(spec) if spec.engine.kind == "vllm" else "", STOP_GRACE)
+    engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
+    found = experts(made.space, made.context) if spec.search.experts else ()
+    if like is not None:
+        found, note = _warm(store, made, like, environment, found)
+        notes = (*notes, note)
+    return StudyParts(
+        study=study,
+        spec=spec,
+        folder=study.folder,
+        store=store,
+        space=made.space,
+        objectives=made.objectives,
+        baseline=made.baseline,
+        rules=Rules(spec, made.objectives, made.baseline, made.preflight),
+        engine=engine,
+        plain_engine=create_engine(spec, standby=standby, base=study.path.parent),
+        standby=standby,
+        preflight=made.preflight,
+        gate=gate_for(spec, _Documents(store, "quality"), made.baseline, beside=study.path.parent),
+        proposer=_proposer(made, found, engine),
+        view=OptunaView(study.database, spec.name, made.space, made.objectives),
+        vocabulary=made.facts.vocabulary if made.facts else 0,
+        lease_gpus=_lease_gpus(spec, host),
+        trial_gpus=_lease_gpus(spec, host) if spec.engine.kind != "simulated" else (made.preflight.gpus or 1),
+        environment=environment,
+        notes=notes,
+    )
+
+
+def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine) -> Proposer:
+    def refuse(config: EngineConfig) -> str | None:
+        refusal = made.preflight.refuse(config)
+        return refusal.reason if refusal is not None else None
+
+    search = made.spec.search
+    return create_proposer(
+        search.proposer,
+        made.space,
+        made.objectives,
+        made.base,
+        search.seed,
         found,
-        lambda config: None,
-        baseline,
+        refuse,
+        made.baseline,
         live=engine.live_settings,
     )
-    return StudyParts(
-        study, spec, study.folder, store, space, objectives, baseline, Rules(spec, objectives, baseline),
-        engine, plain_engine, standby, preflight, None, proposer,
-        facts.vocabulary if facts else 0, notes=(f"{len(found)} expert settings",),
-    )  # fmt: skip
+
+
+def _warm(
+    store: Store, made: StudyFrame, like: Path, environment: tuple[tuple[str, str], ...], found: tuple[Expert, ...]
+) -> tuple[tuple[Expert, ...], str]:
+    """Take over what an older study measured under the same conditions, and try its best first."""
+    older = open_study(like).existing_store()
+    try:
+        old = older.history()
+    finally:
+        older.close()
+    given = reuse(
+        old,
+        objectives=made.objectives,
+        space=made.space,
+        base=made.base,
+        environment=dict(environment),
+        load="",
+        source=like.stem,
+    )
+    if not store.history():
+        for number, record in enumerate(given.taken, start=store.next_number()):
+            store.add(replace(record, number=number))
+    return (*given.warm, *found), given.sentence
+
+
+def _doctor(study: Study, host: GpuHost) -> tuple[str, ...]:
+    """Examine the host; errors stop the study before it costs anything.
+
+    Raises:
+        EnvironmentFault: something will spoil every trial.
+    """
+    if study.spec.engine.kind in ("simulated", "endpoint"):
+        return ()
+    found = cpu_setup.locate() if study.spec.engine.python == "cpu" else None
+    findings = diagnose(study.spec, python=found.python if found else None, folder=study.folder.parent, gpus=host)
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
+    if errors:
+        raise EnvironmentFault("; ".join(finding.text for finding in errors), hint=errors[0].fix)
+    return tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
+
+
+def model_facts(spec: StudySpec) -> ModelFacts | None:
+    """Facts of the study's model: its files, the CPU engine's model, or a shape that the simulator knows."""
+    if spec.engine.kind == "simulated":
+        return simulated_facts(spec.model)
+    return read_model(_model_folder(spec) or spec.model)
 
 
 def _model_folder(spec: StudySpec) -> str:
@@ -141,5 +273,23 @@ def _model_folder(spec: StudySpec) -> str:
     return str(folder.resolve()) if (folder / "config.json").is_file() else ""
 
 
-def _model_facts(spec: StudySpec) -> ModelFacts | None:
-    return read_model(_model_folder(spec) or spec.model)
+def _lease_gpus(spec: StudySpec, host: GpuHost) -> int:
+    """GPUs that one bench takes from this host."""
+    if spec.engine.kind in ("simulated", "endpoint") or spec.engine.python == "cpu":
+        return 0
+    count = spec.hardware.gpus if spec.hardware.gpus is not None else len(spec.hardware.devices or host.gpus)
+    return count // spec.hardware.parallel_trials
+
+
+@dataclass(frozen=True)
+class _Documents:
+    """Documents of one kind in the study's database."""
+
+    store: Store
+    kind: str
+
+    def get(self, key: str) -> str | None:
+        return self.store.get(self.kind, key)
+
+    def put(self, key: str, body: str) -> None:
+        self.store.put(self.kind, key, body)

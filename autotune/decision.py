@@ -11,11 +11,13 @@ from autotune.result import Recommendation
 from autotune.search.confirm import ArmResult, Confirmation, ConfirmRun, analyse, finalists, next_run, plan, rounds_of
 from autotune.search.drift import drift_of, next_sentinel
 from autotune.search.front import front_of
+from autotune.search.minimise import Minimiser
 from autotune.search.objectives import Objectives
 from autotune.search.stop import StopRule
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import without_spelt_out
 from autotune.spec.study import StudySpec
+from autotune.trial import Preflight
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,7 @@ class Rules:
     spec: StudySpec
     objectives: Objectives
     baseline: EngineConfig
-
-    def baseline_proposal(self) -> Proposal:
-        return Proposal(self.baseline, origin="baseline", note="what you run today")
+    preflight: Preflight
 
     def stop_reason(self, records: Sequence[TrialRecord], elapsed: float) -> str | None:
         """Why the search ends, or None. `elapsed`: seconds over all sessions of the study."""
@@ -64,6 +64,22 @@ class Rules:
         extra = spread.spread if spread.verdict == "widen" else 0.0
         return analyse(rounds, self.objectives, self.baseline, margin=self.spec.confirm.margin, extra_spread=extra)
 
+    def _minimiser(self, confirmation: Confirmation | None) -> Minimiser | None:
+        winner = confirmation.winner if confirmation else None
+        if winner is None or not self.spec.confirm.minimise:
+            return None
+        config = without_spelt_out(winner.config)
+        return Minimiser(config, self.baseline, self.objectives, self._refusal, margin=self.spec.confirm.margin)
+
+    def _refusal(self, config: EngineConfig) -> str | None:
+        refusal = self.preflight.refuse(config)
+        return refusal.reason if refusal is not None else None
+
+    def next_undo(self, records: Sequence[TrialRecord]) -> Proposal | None:
+        """The next fresh start that tells what one setting of the winner is worth, or None when that is known."""
+        minimiser = self._minimiser(self.confirmation(records))
+        return minimiser.next_run(records) if minimiser else None
+
     def recommendation(
         self, records: Sequence[TrialRecord], confirmation: Confirmation | None
     ) -> Recommendation | None:
@@ -81,9 +97,17 @@ class Rules:
             )
         gains = tuple((ratio.label, ratio.value, ratio.low, ratio.high) for ratio in winner.ratios)
         sentence = confirmation.sentence if confirmation else ""
-        config = without_spelt_out(winner.config)
+        minimiser = self._minimiser(confirmation)
+        minimal = minimiser.result(records) if minimiser else None
         return Recommendation(
-            config, self.baseline, _trial_of(winner.config, records), True, sentence, gains, _quality(winner, records)
+            config=minimal.config if minimal else without_spelt_out(winner.config),
+            baseline=self.baseline,
+            trial=_trial_of(winner.config, records),
+            proven=True,
+            sentence=sentence,
+            gains=gains,
+            quality=_quality(winner, records),
+            effects=tuple((effect.name, effect.sentence) for effect in minimal.effects) if minimal else (),
         )
 
     def _no_winner(self, records: Sequence[TrialRecord], confirmation: Confirmation | None) -> str:
@@ -113,6 +137,7 @@ class Rules:
             lines.append(f"Recommended: {changes}")
             lines.append(f"{_sentence(recommendation.sentence)} ({confirmation.rounds} rounds of fresh starts)")
             lines.extend(_gain_line(gain) for gain in recommendation.gains)
+            lines.extend(f"  {name}: {sentence}" for name, sentence in recommendation.effects)
         else:
             lines.append(f"Keep what you run today: {recommendation.sentence}.")
         return tuple(lines)

@@ -39,6 +39,8 @@ class Recommendation:
     sentence: str
     gains: tuple[tuple[str, float, float, float], ...] = ()
     quality: str = ""
+    effects: tuple[tuple[str, str], ...] = ()
+    """(setting, what it is worth) from the undo tests."""
 
 
 _RECOMMENDATION: TypeAdapter[Recommendation] = TypeAdapter(Recommendation)

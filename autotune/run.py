@@ -90,6 +90,7 @@ class StudyRun:
             self._store.add(record)
         self._records = sorted(self._store.history(), key=lambda record: record.number)
         self._number = self._store.next_number()
+        self._parts.view.sync(self._records)
         self._earlier_s = sum(record.seconds for record in self._records) / self._parts.spec.hardware.parallel_trials
 
     async def _bench(self, stack: AsyncExitStack, slot: int) -> Bench:
@@ -108,6 +109,7 @@ class StudyRun:
             observer=self._observer,
             environment=parts.environment,
             vocabulary=parts.vocabulary,
+            gpus=parts.trial_gpus,
         )
 
     def _plain_keeper(self, stack: AsyncExitStack, bench: Bench) -> EngineKeeper:
@@ -183,6 +185,7 @@ class StudyRun:
         finally:
             del self._running[number]
             self._finished_one.set()
+        self._parts.view.sync(self._records)
         self._parts.proposer.told(record)
         again = isinstance(record.outcome, Broken) and record.outcome.retry and attempt < MAX_ATTEMPTS
         self._observer.notify(TrialFinished(record, retried=again))
@@ -227,6 +230,9 @@ class StudyRun:
         while (run := rules.next_confirmation(self._records)) is not None:
             self._begin(run.proposal)
             await self._run(bench, run.proposal, fresh=True, arrival_seed=run.arrival_seed)
+        while (proposal := rules.next_undo(self._records)) is not None:
+            self._begin(proposal)
+            await self._run(bench, proposal, fresh=True)
 
     def _result(self) -> StudyResult:
         rules, records = self._parts.rules, tuple(self._records)

@@ -53,6 +53,8 @@ class Bench:
     observer: Observer
     environment: tuple[tuple[str, str], ...] = ()
     vocabulary: int = 0
+    gpus: int = 0
+    """GPUs that a trial is charged for, used or idle; 0 on the CPU engine."""
 
 
 @dataclass
@@ -114,7 +116,7 @@ async def run_trial(
         outcome=outcome,
         started_at=started_at,
         seconds=seconds,
-        gpus=len(bench.keeper.lease.gpus),
+        gpus=bench.gpus,
         phases=progress.phases,
         resolved=progress.resolved,
         stage_seconds=tuple(progress.seconds.items()),
