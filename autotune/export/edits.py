@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Put `text` in the place of the characters from `start` to before `end`; `order` sorts insertions at one offset."""
+    """Put `text` in the place of the characters from `start` to before `end`; `order` sorts what goes to one offset."""
 
     start: int
     end: int

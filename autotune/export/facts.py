@@ -19,6 +19,9 @@ class DeploymentFacts:
     gpu_factors: tuple[str, ...]
     secret_arguments: Mapping[str, str]
     listen: Mapping[str, FrozenValue]
+    llm_d: Mapping[str, str]
+    shared_memory: str
+    mounts: Mapping[str, str]
 
     @property
     def port(self) -> int:
@@ -31,7 +34,11 @@ class DeploymentFacts:
 def deployment_facts() -> DeploymentFacts:
     """The facts, read once."""
     data = tomllib.loads((files("autotune.export") / "deployment.toml").read_text(encoding="utf-8"))
-    return DeploymentFacts(tuple(data["gpu_factors"]), data["secret_arguments"], data["listen"])
+    container = data["container"]
+    return DeploymentFacts(
+        tuple(data["gpu_factors"]), data["secret_arguments"], data["listen"], data["llm_d"],
+        container["shared_memory"], container["mounts"],
+    )  # fmt: skip
 
 
 def gpus_of(config: EngineConfig) -> int:

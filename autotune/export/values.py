@@ -101,3 +101,18 @@ class Exporter(Protocol):
 
     def render(self, recommendation: ExportInput) -> tuple[ExportFile, ...]:
         """The files of this format; the first one is what goes to the terminal without `--out`."""
+
+
+class OperationsExporter(Protocol):
+    """Writes one thing that a server needs beside its start."""
+
+    @property
+    def name(self) -> str:
+        """Short name."""
+
+    def render(self, recommendation: ExportInput) -> tuple[ExportFile, ...]:
+        """Its files.
+
+        Raises:
+            SpecError: the configuration was not measured.
+        """
