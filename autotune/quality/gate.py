@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import sanity
 from autotune.quality.corpus import PROBE
+from autotune.quality.finalist import Finals, combined, finals_of
 from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_windows, record
 from autotune.quality.precision import precision_key, same_precision
 from autotune.quality.reference import Reference, read_reference
@@ -51,6 +52,7 @@ class Gate:
         baseline: the configuration whose answers are the measure.
         suite: what is scored.
         file: a reference file instead of a recording.
+        finals: what finalists are asked on top.
     """
 
     spec: StudySpec
@@ -58,6 +60,7 @@ class Gate:
     baseline: EngineConfig
     suite: Suite
     file: Path | None = None
+    finals: Finals = field(default_factory=Finals)
 
     def __post_init__(self) -> None:
         self._reference: Reference | None = None
@@ -74,7 +77,7 @@ class Gate:
             folder: the trial's folder; the reference's file is written there.
         """
         key = precision_key(config, engine.resolved)
-        if (known := self._known(key)) is not None:
+        if (known := self._read(self._verdict_name(key))) is not None:
             return replace(known, cached=True, seconds=0.0)
         begin = time.monotonic()
         async with HttpScorer(engine.url, engine.served_model, engine.api_key) as scorer:
@@ -83,6 +86,31 @@ class Gate:
         if not any(check.name in ("reference", "answers") for check in checks):
             self.memory.put(self._verdict_name(key), _REPORT.dump_json(report).decode())
         return report
+
+    async def check_finalist(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
+        """Tiers 0 to 3: on top of `check`, the study's tasks and command. The baseline is to be asked first.
+
+        Args:
+            engine: the running engine, idle.
+            config: what it was started with.
+            folder: for logs.
+        """
+        report = await self.check(engine, config, folder)
+        if self.finals.empty or report.verdict is QualityVerdict.FAILED:
+            return report
+        name = f"finalist-{_hash(self.finals.identity)}-{self._verdict_name(report.precision_key)}"
+        if (known := self._read(name)) is not None:
+            return replace(known, cached=True, seconds=0.0)
+        begin = time.monotonic()
+        baseline = same_precision(config, self.baseline)
+        asked = await self.finals.checks(engine, folder, self.memory, place=self._suite_name, baseline=baseline)
+        checks = (*report.checks, *asked)
+        seconds = report.seconds + time.monotonic() - begin
+        verdict = combined(report.checks, asked)
+        full = QualityReport(verdict, checks, violation_of(checks), report.precision_key, seconds)
+        if verdict is not QualityVerdict.UNDECIDED:
+            self.memory.put(name, _REPORT.dump_json(full).decode())
+        return full
 
     async def _checks(
         self, scorer: Scorer, engine: RunningEngine, config: EngineConfig, key: str, folder: Path
@@ -122,8 +150,8 @@ class Gate:
                 self._reference = found
             return self._reference, again
 
-    def _known(self, key: str) -> QualityReport | None:
-        body = self.memory.get(self._verdict_name(key))
+    def _read(self, name: str) -> QualityReport | None:
+        body = self.memory.get(name)
         try:
             return _REPORT.validate_json(body) if body is not None else None
         except ValidationError:
@@ -229,7 +257,7 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
         beside: folder that a relative `quality.reference` is resolved against.
 
     Raises:
-        SpecError: the reference file cannot be read.
+        SpecError: the reference file or a file of questions is wrong, or lm-eval is named and not installed.
     """
     quality = spec.quality
     if not quality.enabled:
@@ -244,4 +272,7 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
     )
     if file is not None:
         read_reference(file)
-    return Gate(spec, memory, baseline, suite, file)
+    finals = finals_of(
+        quality.tasks, quality.command, model=spec.model, concurrency=suite.concurrency, beside=beside or Path()
+    )
+    return Gate(spec, memory, baseline, suite, file, finals)

@@ -186,6 +186,11 @@ class HttpScorer:
             arguments = str(function.get("arguments")) if isinstance(function, dict) else None
         return Reply(str(message.get("content") or ""), arguments, choice.get("finish_reason") == "length")
 
+    async def complete(self, prompt: str, count: int) -> str:
+        """The text after a prompt, greedily, at most `count` tokens."""
+        body = {"prompt": prompt, "max_tokens": count, "temperature": 0}
+        return str(_choice(await self._post("/v1/completions", body)).get("text") or "")
+
     async def context(self) -> int:
         data = (await self._send("GET", "/v1/models", None)).get("data")
         first = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}

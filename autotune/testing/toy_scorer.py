@@ -28,6 +28,7 @@ class ToyScorer:
         broken: every log-probability is not a number.
         json: what is answered under a JSON schema; empty: the server refuses.
         dead: no request is answered.
+        wrong: share of sums that it gets wrong.
         short: so many tokens are missing in every continuation.
     """
 
@@ -40,6 +41,7 @@ class ToyScorer:
     json: str = '{"cold": true}'
     dead: bool = False
     short: int = 0
+    wrong: float = 0.0
     seed: int = 0
     requests: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
 
@@ -68,9 +70,19 @@ class ToyScorer:
 
     async def chat(self, body: Mapping[str, object]) -> Reply:
         self._alive()
+        if "messages" in body and "response_format" not in body and "tools" not in body:
+            messages = body["messages"]
+            return Reply(await self.complete(str(messages[-1]["content"]) if isinstance(messages, list) else "", 0))
         if "tools" in body or not self.json:
             raise ScorerError("no such thing here", 400)
         return Reply(self.json)
+
+    async def complete(self, prompt: str, count: int) -> str:
+        """Adds two numbers; a share `wrong` of all prompts gets a wrong sum, always the same prompts."""
+        self._alive()
+        numbers = [int(word) for word in prompt.replace("?", " ").split() if word.isdigit()]
+        unlucky = np.random.default_rng([len(prompt), *numbers]).random() < self.wrong
+        return f"The sum is {sum(numbers) + int(unlucky)}."
 
     async def context(self) -> int:
         return 100_000

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from autotune.engine.failure_values import Failure
-from autotune.engine.protocol import Resolved
 from autotune.errors import SpecError
 from autotune.quality.gate import Gate, gate_for
 from autotune.quality.reference import Reference
 from autotune.quality.report import QualityReport, QualityVerdict
-from autotune.quality.wire import Scored, ScorerError
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
 from autotune.testing.toy_scorer import ToyScorer
+from autotune.testing.toy_server import serving
 
 BASELINE = EngineConfig.of({"max_num_seqs": 64})
 OTHER = EngineConfig.of({"max_num_seqs": 64, "kv_cache_dtype": "fp8"})
@@ -34,92 +26,6 @@ class Memory(dict[str, str]):
 
     def put(self, key: str, body: str) -> None:
         self[key] = body
-
-
-@dataclass
-class Engine:
-    """The part of a running engine that the gate needs."""
-
-    url: str
-    served_model: str = "toy"
-    api_key: str = "secret"
-    time_scale: float = 1.0
-    resolved: Resolved = field(default_factory=lambda: Resolved(version="0.32.0"))
-    dead: Failure | None = None
-    requests: list[str] = field(default_factory=list)
-
-    def failure(self) -> Failure | None:
-        return self.dead
-
-
-@asynccontextmanager
-async def serving(model: ToyScorer, status: int = 200) -> AsyncIterator[Engine]:
-    """vLLM's routes over the toy model; every answer has `status` where that is not 200."""
-    engine = Engine("")
-
-    def route(answer: Callable[[dict[str, object]], Awaitable[object]]) -> Callable[..., Awaitable[web.Response]]:
-        async def handler(request: web.Request) -> web.Response:
-            body = await request.json()
-            assert body.pop("model") == "toy"
-            if request.path.startswith("/v1"):
-                assert request.headers["Authorization"] == "Bearer secret"
-            engine.requests.append(request.path)
-            if status != 200:
-                return web.Response(status=status, text="broken")
-            try:
-                document = await answer(body)
-            except ScorerError as error:
-                return web.Response(status=error.status or 500, text=str(error))
-            return web.Response(text=json.dumps(document), content_type="application/json")
-
-        return handler
-
-    async def tokenize(body: dict[str, object]) -> object:
-        messages = body.get("messages")
-        text = "".join(model.template + item["content"] for item in messages) if messages else str(body["prompt"])  # type: ignore[attr-defined]
-        return {"tokens": list(await model.tokenize(text))}
-
-    async def completions(body: dict[str, object]) -> object:
-        tokens = body["prompt"]
-        assert isinstance(tokens, list)
-        choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": "length"}
-        written = await model.continue_(tokens, int(str(body["max_tokens"])))
-        if "prompt_logprobs" in body:
-            scored = await model.score(tokens)
-            rows = [{str(t): {"logprob": v, "rank": 1} for t, v in row.items()} for row in listed(scored, tokens[1:])]
-            choice["prompt_logprobs"] = [None, *rows]
-        else:
-            rows = [{f"token_id:{t}": v for t, v in row.items()} for row in listed(written.scored, written.tokens)]
-            choice |= {"token_ids": list(written.tokens), "logprobs": {"top_logprobs": rows}}
-        return {"choices": [choice], "usage": {"completion_tokens": written.completion_tokens}}
-
-    async def chat(body: dict[str, object]) -> object:
-        reply = await model.chat(body)
-        return {"choices": [{"message": {"content": reply.text}, "finish_reason": "stop"}]}
-
-    async def models(_: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "toy", "max_model_len": 1000}]})
-
-    app = web.Application()
-    app.add_routes(
-        [
-            web.post("/tokenize", route(tokenize)),
-            web.post("/v1/completions", route(completions)),
-            web.post("/v1/chat/completions", route(chat)),
-            web.get("/v1/models", models),
-        ]
-    )
-    async with TestServer(app, host="127.0.0.1") as server:
-        engine.url = str(server.make_url("")).rstrip("/")
-        yield engine
-
-
-def listed(scored: Scored, tokens: object) -> list[dict[int, float]]:
-    """Rows as vLLM writes them: the text's own token too."""
-    rows = []
-    for target, ids, values, token in zip(scored.target, scored.ids, scored.logprobs, tokens, strict=True):  # type: ignore[call-overload]
-        rows.append({int(token): float(target)} | {int(i): float(v) for i, v in zip(ids, values, strict=True)})
-    return rows
 
 
 def gate(memory: Memory | None = None, **quality: object) -> Gate:
