@@ -52,7 +52,8 @@ class Sample:
     """One start. Bytes; None where the engine did not say.
 
     Attributes:
-        layout, weight_format, kv_format, batched, seqs, length, graphs_sum: what was asked.
+        layout, weight_format, kv_format, batched, seqs, length: what was asked.
+        ladder: captured batch sizes and kinds of graphs.
         weights, activations, non_torch, graphs: as measured.
         left_out: what else the engine kept out of the KV cache (newer versions: an estimate of the graphs).
         total, free: device memory, and what of it was free before anything was loaded.
@@ -69,7 +70,7 @@ class Sample:
     batched: int
     seqs: int
     length: int
-    graphs_sum: int
+    ladder: str
     formula: Terms
     weights: float | None = None
     activations: float | None = None
@@ -177,7 +178,10 @@ class Calibration:
         )
 
     def _weight_ratio(self, serving: Serving) -> float:
-        """Correction of another layout's weights, where it is a small one: a large one is a layout's own matter."""
+        """Correction of weights in another format or layout; between layouts only a small one carries over."""
+        same_layout = tuple(s for s in self.samples if s.layout == str(serving.layout))
+        if same_layout:
+            return _ratio(same_layout, _weights)
         alike = tuple(s for s in self.samples if s.weight_format == serving.weight_format) or self.samples
         ratio = _ratio(alike, _weights)
         return ratio if abs(ratio - 1) <= _SMALL else 1.0
@@ -189,7 +193,7 @@ class Calibration:
         known = same_batch or layout or self.samples
         # What was started before comes from the compile cache the next time.
         warm = tuple(s for s in known if s.warm) if same_batch else ()
-        graphs = tuple(s for s in self.samples if s.graphs_sum == sum(serving.capture_sizes))
+        graphs = tuple(s for s in self.samples if s.ladder == serving.ladder)
         return _Near(layout, weights, warm or known, graphs)
 
     def to_json(self) -> str:
@@ -286,7 +290,7 @@ def _sample(
         batched=said.max_num_batched_tokens or serving.max_num_batched_tokens,
         seqs=serving.max_num_seqs,
         length=said.max_model_len or serving.max_model_len,
-        graphs_sum=sum(serving.capture_sizes),
+        ladder=serving.ladder,
         formula=formula,
         weights=_bytes(said.weights_gib),
         activations=_bytes(activations),

@@ -66,6 +66,13 @@ class Serving:
     context_parallel: int = 1
     images: int = 1
 
+    @property
+    def ladder(self) -> str:
+        """Name of the captured graphs: equal for equal sizes and kinds."""
+        sizes = self.capture_sizes
+        kinds = "both" if self.full_and_piecewise else "one"
+        return f"{len(sizes)}:{sizes[-1]}:{sum(sizes)}:{kinds}" if sizes else "none"
+
 
 def serving_of(config: EngineConfig, facts: ModelFacts | None, *, memory: int | None, card: str, cpu: bool) -> Serving:
     """Resolve `config` for a model on a card.

@@ -36,6 +36,7 @@ MODELS = (
     "glm-4-9b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b", "llama-3.1-8b", "llama-3.3-70b",
     "mixtral-8x7b", "smollm2-135m",
 )  # fmt: skip
+POPULATIONS = ("any", "legal", "space")
 CARDS = ("h100", "h200", "a100", "l4")
 
 
@@ -182,7 +183,9 @@ def compare(count: int, seed: int, *, learn: bool, population: str = "legal") ->
             result.false.append(f"{model} {card} x{gpus} {dict(config.args)}: {refused.reason}")
         budget = preflight.budget(config)
         if learn and budget is not None:
-            if any(sample.layout == str(budget.serving.layout) for sample in preflight.calibration.samples):
+            serving = budget.serving
+            seen = {(sample.layout, sample.weight_format) for sample in preflight.calibration.samples}
+            if (str(serving.layout), serving.weight_format) in seen:
                 result.errors.append(budget.kv_cache_tokens / truth[1].kv_tokens - 1)
             preflight.learn_facts(config, facts_of_start(*truth))
     return result
@@ -193,8 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=2000, help="configurations of each population")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--population", choices=POPULATIONS, help="only this one")
     wanted = parser.parse_args()
-    for population in ("any", "legal", "space"):
+    for population in [wanted.population] if wanted.population else POPULATIONS:
         for learn in (False, True):
             found = compare(wanted.count, wanted.seed, learn=learn, population=population)
             print(f"{population:6} {'calibrated' if learn else 'formulas':10} {found}", flush=True)
