@@ -28,6 +28,9 @@ from autotune.load.vllm_definitions import read_records, vllm_figures
 from autotune.spec.study import LoadSpec, SloSpec, WarmupSpec, WindowSpec
 from autotune.spec.units import parse_duration
 
+UNBOUNDED = 86_400.0
+"""Seconds; a run of a given number of requests ends with the last of them."""
+
 
 def parse_slo(text: str) -> SloSpec:
     """Read ``ttft:p95:500ms``.
@@ -81,7 +84,9 @@ def _read_load(
         levels=values,
         api=cast(Literal["completions", "chat"], api),
         warmup=WarmupSpec() if warmup else WarmupSpec(requests=0),
-        window=WindowSpec(duration=seconds, requests=requests, max_duration=max(300.0, 5 * seconds)),
+        window=WindowSpec(
+            duration=seconds, requests=requests, max_duration=max(300.0, 5 * seconds) if warmup else UNBOUNDED
+        ),
         client_processes=processes,
         stop_hopeless=False,
     )

@@ -68,7 +68,7 @@ class _Mark:
 
 
 class LevelRun:
-    """Drives one level on one client."""
+    """Drives one level on one client. With `drain` the window ends when every request of a finite plan has ended."""
 
     def __init__(
         self,
@@ -81,11 +81,14 @@ class LevelRun:
         watch: EngineWatch,
         watchers: Watchers,
         place: tuple[int, int] = (0, 1),
+        *,
+        drain: bool = False,
     ) -> None:
         self.client, self.target, self.spec, self.level = client, target, spec, level
         self.turns, self.maker, self.watch, self.watchers, self.place = turns, maker, watch, watchers, place
         self.scale = target.time_scale
         self.closed = level.kind == "closed"
+        self.drain = drain
         self.tick = min(0.2, max(0.02, 0.2 / self.scale))
         self.began = 0.0
         self.exhausted = False
@@ -177,7 +180,9 @@ class LevelRun:
         if elapsed >= self.spec.window.max_duration:
             return True
         if self.exhausted and self._queued() == 0:
-            return not self.closed or self._sum("inflight") == 0
+            return not (self.closed or self.drain) or self._sum("inflight") == 0
+        if self.drain:
+            return False
         assert self.duration is not None
         done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
         return elapsed >= self.duration and done >= (self.spec.window.requests or 0)

@@ -141,7 +141,7 @@ async def _measure_level(session: _Session, level: Level, number: int, of: int) 
     watch = EngineWatch(session.metrics, GpuWatch(session.sampler))
     run = LevelRun(
         session.client, target, load, level, session.plan(level, number), maker, watch, session.watchers,
-        (number, of),
+        (number, of), drain=session.limit is not None,
     )  # fmt: skip
     result = await run.run()
     samples = session.folder / f"level-{number}.npz"

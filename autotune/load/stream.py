@@ -86,6 +86,13 @@ def error_in(chunk: dict[str, object]) -> str | None:
 class Stream(asyncio.Protocol):
     """A connection with at most one request on it."""
 
+    __slots__ = (
+        "_answered", "_carry", "_done_seen", "_error", "_fast", "_feed", "_finished", "_log_append", "_separator",
+        "_streaming", "_tail", "_tail_append", "attempts", "choice", "chunk_log", "closing", "due", "end", "first",
+        "followers", "last", "now", "owner", "parser", "request", "sent", "status_code", "transport", "usage", "used",
+        "visible",
+    )  # fmt: skip
+
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.transport: asyncio.Transport | None = None
@@ -293,7 +300,7 @@ class Stream(asyncio.Protocol):
 
     def _read_tail(self) -> None:
         """Take usage and errors from the last chunks and drop those that carry no choice from the log of tokens."""
-        events = [part for read in self._tail for part in read.split(self._separator) if part]
+        events = [part for read in self._tail for part in read.split(self._separator) if part.strip()]
         trailing, found = 0, False
         for event in reversed(events):
             payload = payload_of(event.strip(b"\r\n"))

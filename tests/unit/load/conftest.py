@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from autotune.load.client import LoadClient
 from autotune.load.report import Target
 
+HERE = Path(__file__).parent
 VOCABULARY = 32000
 
 
@@ -177,7 +181,14 @@ class MockServer:
         return True
 
 
-@pytest.fixture
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder share one loop, because the client process's connection belongs to it."""
+    for item in items:
+        if item.path.parent == HERE and inspect.iscoroutinefunction(getattr(item, "function", None)):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def start_server() -> AsyncIterator[Callable[..., Awaitable[MockServer]]]:
     """Start scripted servers; they are stopped after the test."""
     servers: list[MockServer] = []
@@ -193,8 +204,9 @@ async def start_server() -> AsyncIterator[Callable[..., Awaitable[MockServer]]]:
         await server.stop()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def client() -> AsyncIterator[LoadClient]:
+    """One client process for all tests, as for all trials of a study."""
     async with LoadClient(1) as running:
         yield running
 

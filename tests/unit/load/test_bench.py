@@ -22,7 +22,7 @@ app.command()(command.bench)
 
 LOAD = LoadSpec(
     input_tokens=16, output_tokens=6, levels=[1, 3], warmup=WarmupSpec(requests=4, max_duration=1.0),
-    window=WindowSpec(duration=0.6, max_duration=4.0), stop_hopeless=False,
+    window=WindowSpec(duration=0.3, requests=16, max_duration=30.0), stop_hopeless=False,
 )  # fmt: skip
 
 
@@ -64,10 +64,7 @@ async def test_capacity_under_an_slo(start_server, pieces, tmp_path):
 
     server = await start_server(script, ttft=0.05, step=0.01)
     slo = SloSpec(metric="ttft", percentile=50, limit="90ms")
-    load = LOAD.model_copy(update={"window": WindowSpec(duration=1.5, max_duration=4.0)})
-    report = await bench(
-        server.target, plan(tmp_path, load=load, ramp=Ramp(1, 16, 4.0), slos=(slo,), find_capacity=True)
-    )
+    report = await bench(server.target, plan(tmp_path, ramp=Ramp(1, 16, 4.0), slos=(slo,), find_capacity=True))
     assert report.capacity is not None and 3 <= report.capacity.value <= 7
 
 
