@@ -33,6 +33,7 @@ class _Gathered:
     unknown: list[Unknown] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    exposed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     model: str = ""
 
@@ -52,6 +53,7 @@ def judge(document: Document, source: str, reading: Reading, table: ArgumentTabl
         path=document.path, text=document.text, format=source, reading=reading, model=found.model, config=config,
         kept=tuple(name for name, _ in config.args if name in reserved),
         unknown=tuple(_once(found.unknown)), unread=tuple(_once(found.unread)), secrets=tuple(_once(found.secrets)),
+        exposed=tuple(_once(found.exposed)),
         notes=tuple(_once(found.notes)), places=tuple(found.places), version=version_of(reading.image),
         asked=table.version,
     )  # fmt: skip
@@ -136,10 +138,10 @@ def _carry(
         message = (
             f"vLLM {table.version} {'does not have' if since else 'has no'} {written}{' yet' if since else ' any more'}"
         )
-        found.unknown.append(Unknown(written, message, rule.hint or "remove it"))
+        found.unknown.append(Unknown(written, message, rule.hint or "Remove it."))
         return ()
     near = table.nearest(name)
-    hint = f"did you mean --{near.replace('_', '-')}?" if near else "remove it"
+    hint = f"Did you mean --{near.replace('_', '-')}?" if near else "Remove it."
     found.unknown.append(Unknown(written, f"vLLM {table.version} has no {written}", hint))
     return ()
 
@@ -205,7 +207,7 @@ def _environment(settings: Iterable[EnvSetting], table: ArgumentTable, found: _G
             env[name] = f"${{{name}}}"
             found.secrets.append(name)
             if setting.value and not re.match(r"\$|<", setting.value):
-                found.notes.append(f"{name} stands in the file in plain text; move it to a secret")
+                found.exposed.append(name)
             continue
         if setting.value is None:
             env.pop(name, None)
@@ -220,8 +222,9 @@ def _lost_variable(name: str, value: str, table: ArgumentTable, found: _Gathered
     rule = variable_renames().get(name)
     if rule is None and name.startswith("VLLM_") and name not in known_variables():
         near = nearest(name, known_variables())
-        hint = f"did you mean {near}?" if near else "remove it, or keep it if a plug-in of yours reads it"
-        found.unknown.append(Unknown(name, f"vLLM does not read {name}; it is ignored", hint, fatal=False))
+        hint = f"Did you mean {near}?" if near else "Remove it, or keep it if a plug-in of yours reads it."
+        message = f"vLLM {table.version} does not read {name}; it is ignored"
+        found.unknown.append(Unknown(name, message, hint, fatal=False))
     if rule is None or rule.exists_in(parse_version(table.version)):
         return
     moved, notes = translate(EngineConfig(env=((name, value),)), table.version)
@@ -239,7 +242,7 @@ def _safe(config: EngineConfig, table: ArgumentTable, found: _Gathered) -> Engin
         if texts and redact(flag) != flag:
             args[name] = f"${{{name.rpartition('.')[2].upper()}}}"
             found.secrets.append(name)
-            found.notes.append(f"{name} stands in the file in plain text; move it to a secret")
+            found.exposed.append(name)
     for problem in check_config(EngineConfig.of(args), table):
         if problem.fatal and problem.name in args and not str(args[problem.name]).startswith("$"):
             found.unknown.append(Unknown(problem.name, problem.message, problem.hint))

@@ -169,7 +169,8 @@ class Adopted:
         kept: names of arguments that stay in the file and are no part of a study, such as the port.
         unknown: what this vLLM does not know any more.
         unread: what could not be read.
-        secrets: names of variables that hold secrets; only references are kept.
+        secrets: names of variables and arguments that hold secrets; only references are kept.
+        exposed: those whose value stands in the file.
         notes: what a reader should know.
         places: where each argument stands.
         version: of the vLLM that the file starts, where it says so.
@@ -186,6 +187,7 @@ class Adopted:
     unknown: tuple[Unknown, ...] = ()
     unread: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
     version: str = ""

@@ -9,7 +9,7 @@ from ruamel.yaml.nodes import MappingNode
 from autotune.adopt.containers import read_container
 from autotune.adopt.sources.claiming import kind_of, looks_like_yaml, objects
 from autotune.adopt.values import Document, Reading
-from autotune.adopt.yaml_tree import Tree, child, elements, items, text_of, walk
+from autotune.adopt.yaml_tree import Tree, child, elements, text_of, walk
 
 _KSERVE = ("InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService")
 
@@ -38,6 +38,9 @@ def pod_readings(tree: Tree, document: Document) -> list[Reading]:
                 reading = read_container(tree, container, document)
                 if reading is not None:
                     owner = text_of(child(tree.root, "metadata", "name"))
+                    if child(container, "readinessProbe", "tcpSocket") is not None:
+                        note = "readiness asks whether the port is open, which it is before the model answers"
+                        reading = replace(reading, notes=(*reading.notes, note))
                     label = "/".join(part for part in (owner, reading.label) if part)
                     found.append(_with_group(tree, path, replace(reading, label=label)))
     return found
@@ -53,8 +56,3 @@ def _with_group(tree: Tree, path: tuple[str, ...], reading: Reading) -> Reading:
     note = f"a group of {size} pods serves one model: {reading.gpus} GPUs each" if reading.gpus else ""
     notes = (*reading.notes, note) if note else reading.notes
     return replace(reading, gpus=reading.gpus * int(size), notes=notes)
-
-
-def has_pod_template(tree: Tree) -> bool:
-    """Whether an object starts containers."""
-    return any(name == "containers" for _, node in walk(tree.root) for name, _, _ in items(node))

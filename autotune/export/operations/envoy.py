@@ -36,8 +36,8 @@ class Envoy:
 
 
 def timeout_s(figures: Figures) -> int:
-    """Five times the measured p95 of a whole answer, a minute at least: a client that waits longer has lost interest."""
-    return max(int(math.ceil(figures.e2e_p95 * 5)), 60)
+    """Five times the measured p95 of a whole answer, a minute at least: who waits longer has lost interest."""
+    return max(math.ceil(figures.e2e_p95 * 5), 60)
 
 
 def _listener(recommendation: ExportInput, figures: Figures) -> dict[str, object]:

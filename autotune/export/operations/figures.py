@@ -52,7 +52,7 @@ def figures_of(recommendation: ExportInput) -> Figures:
     # In an open loop the requests in flight follow from rate and time (Little's law).
     in_flight = level.value if level.kind == "closed" else max(level.value * e2e, 1.0)
     return Figures(
-        concurrency=max(int(math.ceil(in_flight)), 1),
+        concurrency=max(math.ceil(in_flight), 1),
         ttft_p95=_high(found.get("ttft_p95_ms")) / 1000,
         tpot_p95=_high(found.get("tpot_p95_ms")) / 1000,
         e2e_p95=e2e,

@@ -1,0 +1,102 @@
+"""`autotune adopt`: what runs today as the baseline of a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from autotune.adopt.baseline import baseline_section, baseline_text, study_text
+from autotune.adopt.registry import SOURCES, adopt_file
+from autotune.adopt.values import Adopted
+from autotune.engine.redaction import redact
+from autotune.errors import SpecError
+from autotune.spec.load import load_study
+
+
+def adopt(
+    file: Annotated[Path, typer.Argument(help="What you start vLLM with today.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write a study file. Default: print the baseline section.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
+    var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Read a launch configuration (shell, YAML, docker, compose, Kubernetes, Helm, systemd) into a baseline."""
+    adopted = adopt_file(file, format=format, engine=engine, given=variables(var or []))
+    if as_json:
+        typer.echo(json.dumps(_report(adopted), indent=1))
+        return
+    _print_remarks(adopted)
+    if out is None:
+        typer.echo(baseline_text(adopted), nl=False)
+        return
+    if out.exists():
+        raise SpecError("exists already", file=out, hint="give another --out, or remove it first")
+    try:
+        out.write_text(study_text(adopted), encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"cannot be written: {error.strerror}", file=out, hint="give another --out") from error
+    load_study(out)
+    Console(stderr=True).print(Text(f"wrote {out}; next: autotune validate {out}"), soft_wrap=True)
+
+
+def variables(pairs: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` as a mapping.
+
+    Raises:
+        SpecError: one of them has no `=`.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise SpecError(f"--var {pair!r} is not NAME=VALUE", hint="such as --var TP=4")
+        found[name] = value
+    return found
+
+
+def _print_remarks(adopted: Adopted) -> None:
+    console = Console(stderr=True)
+
+    def line(label: str, text: str, style: str = "") -> None:
+        console.print(Text(f"{label:<9} {redact(text)}", style=style), soft_wrap=True)
+
+    image = f", image {adopted.reading.image}" if adopted.reading.image else ""
+    line("read", f"{adopted.path.name} as {adopted.format}{image}; model {adopted.model or 'not named in it'}")
+    for item in adopted.unknown:
+        where = adopted.text.find(item.name)
+        place = f" (line {adopted.line_of(where)})" if where >= 0 else ""
+        line("changed", f"{item.message}{place}. {item.hint}", "yellow")
+    for text in adopted.unread:
+        line("not read", text, "yellow")
+    for name in adopted.secrets:
+        line("secret", f"{name} stays a reference; its value was not kept")
+    for name in adopted.exposed:
+        line("warning", f"{name} stands in the file in plain text; move it to a secret", "bold yellow")
+    if adopted.kept:
+        line("kept", f"{', '.join(adopted.kept)}: stays in the file, a study does not tune it")
+    for note in adopted.notes:
+        line("note", note)
+
+
+def _report(adopted: Adopted) -> dict[str, object]:
+    return {
+        "format": adopted.format,
+        "model": adopted.model,
+        "image": adopted.reading.image,
+        "vllm_version": adopted.version,
+        "gpus": adopted.reading.gpus,
+        **adopted.config.to_dict(),
+        "kept": list(adopted.kept),
+        "unknown": [{"name": u.name, "message": u.message, "hint": u.hint, "fatal": u.fatal} for u in adopted.unknown],
+        "unread": [redact(text) for text in adopted.unread],
+        "secrets": list(adopted.secrets),
+        "exposed": list(adopted.exposed),
+        "notes": [redact(text) for text in adopted.notes],
+        "study": baseline_section(adopted),
+    }

@@ -1,0 +1,55 @@
+"""`autotune lint`: what in a launch configuration costs speed or breaks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from autotune.adopt.registry import SOURCES, adopt_file
+from autotune.cli.adopt import variables
+from autotune.engine.redaction import redact
+from autotune.lint.check import lint as findings_of
+from autotune.lint.values import Finding, Severity
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+
+
+def lint(
+    file: Annotated[Path, typer.Argument(help="What you start vLLM with.", show_default=False)],
+    format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
+    var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Find in a launch configuration what commonly costs speed or breaks; exit code 1 where something is an error."""
+    adopted = adopt_file(file, format=format, engine=engine, given=variables(var or []))
+    found = findings_of(adopted)
+    if as_json:
+        rows = [{key: redact(v) if isinstance(v, str) else v for key, v in asdict(one).items()} for one in found]
+        typer.echo(json.dumps({"file": str(file), "format": adopted.format, "findings": rows}, indent=1))
+    else:
+        _print(file, found)
+    if any(finding.severity is Severity.ERROR for finding in found):
+        raise typer.Exit(1)
+
+
+def _print(file: Path, found: tuple[Finding, ...]) -> None:
+    console = Console()
+    for finding in found:
+        place = f"{file}:{finding.line}" if finding.line is not None else str(file)
+        head = Text(f"{place}: ")
+        head.append(finding.severity.value, style=_STYLES[finding.severity])
+        head.append(f" {finding.rule}: {redact(finding.message)}")
+        console.print(head, soft_wrap=True)
+        if finding.hint:
+            console.print(Text(f"    {redact(finding.hint)}"), soft_wrap=True)
+        console.print(Text(f"    source: {finding.source}", style="dim"), soft_wrap=True)
+    counts = {level: sum(finding.severity is level for finding in found) for level in Severity}
+    summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    console.print(Text(summary or "nothing found"), soft_wrap=True)
