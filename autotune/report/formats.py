@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -53,4 +54,5 @@ def write_report(content: ReportContent, form: str, out: Path) -> None:
     except OSError as error:
         raise EnvironmentFault(f"{out} cannot be written: {error.strerror}", hint="choose another --out") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ def read_samples(file: Path) -> Samples | None:
             rows = np.asarray(arrays["rows"], dtype=np.float64)
             chunks = np.asarray(arrays["chunks"], dtype=np.float64)
             counts = np.diff(np.asarray(arrays["offsets"], dtype=np.float64)).astype(np.int64)
-    except (OSError, ValueError, KeyError, BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile):
         return None
     column = {name: rows[:, index] for index, name in enumerate(fields) if index < rows.shape[1]}
     if not {"sent", "due", "first", "completion_tokens"} <= column.keys() or counts.sum() != len(chunks):

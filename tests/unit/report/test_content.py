@@ -1,0 +1,137 @@
+"""What a report says of a study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.engine.protocol import Resolved
+from autotune.errors import SpecError
+from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
+from autotune.report.content import gather, read_content
+from autotune.report.failures import EXCERPT_LINES
+from autotune.report.values import ReportContent, Standing
+from autotune.result import Recommendation
+from autotune.search.front import front_of
+from autotune.search.objectives import Objectives
+from autotune.study import Study, open_study
+from autotune.testing.history import SECRET, history_spec, made_up_history
+
+
+def test_every_standing_is_told_apart(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:
+    assert {trial.standing for trial in content.trials} == set(Standing)
+    for trial, record in zip(content.trials, records, strict=True):
+        match record.outcome:
+            case Broken():
+                assert trial.standing is Standing.BROKEN
+            case Infeasible(started=started):
+                assert trial.standing is (Standing.INFEASIBLE if started else Standing.REFUSED)
+            case Measured(quality=quality):
+                assert (trial.standing is Standing.QUALITY) == (quality is not None and quality.verdict == "failed")
+
+
+def test_the_front_is_the_search_s_front(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:
+    front = {record.number for record in front_of(records, Objectives.of(history_spec()))}
+    assert {trial.number for trial in content.trials if trial.standing is Standing.FRONT} == front
+
+
+def test_a_broken_limit_is_told_with_its_figures(content: ReportContent) -> None:
+    late = next(trial for trial in content.trials if trial.standing is Standing.LIMIT)
+    assert "TTFT p95" in late.reason and "limit 1500 ms" in late.reason
+
+
+def test_three_sentences_say_what_ran_what_is_best_and_how_sure(content: ReportContent) -> None:
+    ran, claim, evidence = content.sentences
+    assert "configurations of example/made-up-8b on vLLM were measured" in ran
+    assert f"rial {content.chosen} " in claim and "not confirmed yet" in claim
+    assert "under way" in evidence
+    assert not content.simulated
+
+
+def test_spending_adds_up_to_all_gpu_time(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:
+    assert sum(seconds for _, seconds in content.spending) == pytest.approx(sum(one.seconds for one in records))
+    failed = sum(one.seconds for one in records if not isinstance(one.outcome, Measured))
+    assert dict(content.spending)["failed"] == pytest.approx(failed)
+
+
+def test_confirmed_gains_replace_those_of_the_search(records: tuple[TrialRecord, ...]) -> None:
+    chosen = next(one for one in records if one.number == gather(history_spec(), records).chosen)
+    final = Recommendation(
+        chosen.config,
+        records[0].config,
+        chosen.number,
+        proven=True,
+        sentence="better than what you run today: x1.700 [1.650, 1.750] in output_throughput@last over 3 rounds",
+        gains=(("output_throughput@last", 1.7, 1.65, 1.75),),
+    )
+    content = gather(history_spec(), records, final)
+    throughput, ttft = content.gains
+    assert (throughput.ratio, throughput.low, throughput.high, throughput.confirmed) == (1.7, 1.65, 1.75, True)
+    assert not ttft.confirmed and ttft.low is None
+    assert "in output throughput over" in content.sentences[1]
+    assert "confirmed in 3 rounds" in content.sentences[2]
+
+
+def test_a_ratio_above_one_is_better_for_latencies_too(content: ReportContent) -> None:
+    ttft = content.gains[1]
+    assert ttft.baseline is not None and ttft.found is not None and ttft.ratio is not None
+    assert (ttft.ratio > 1) == (ttft.found.value < ttft.baseline.value)
+
+
+def test_failures_of_one_class_stand_together_with_advice(content: ReportContent) -> None:
+    memory = next(one for one in content.failures if one.cause == "oom_graph_capture")
+    assert len(memory.trials) > 1
+    assert memory.advice == ("Lower gpu_memory_utilization to 0.9.",)
+    assert SECRET not in memory.reason
+    assert [one.seconds for one in content.failures] == sorted((one.seconds for one in content.failures), reverse=True)
+
+
+def test_the_end_of_a_log_is_quoted_without_secrets_also_after_a_move(tmp_path: Path) -> None:
+    records = made_up_history(40, folder=tmp_path / "where-it-was")
+    failed = next(one for one in records if isinstance(one.outcome, Infeasible) and one.outcome.started)
+    moved = tmp_path / "now" / f"trial-{failed.number:04d}"
+    moved.mkdir(parents=True)
+    lines = [f"line {number}" for number in range(100)]
+    (moved / "engine.log").write_text("\n".join([*lines, f"--api-key {SECRET}"]))
+    content = gather(history_spec(), records, home=tmp_path / "now")
+    assert isinstance(failed.outcome, Infeasible)
+    excerpt = next(one.excerpt for one in content.failures if one.cause == failed.outcome.cause)
+    assert excerpt.splitlines()[0] == f"line {100 - EXCERPT_LINES + 1}"
+    assert SECRET not in excerpt and "[redacted]" in excerpt
+
+
+def test_a_simulated_engine_is_recognised_by_its_own_word(records: tuple[TrialRecord, ...]) -> None:
+    said = replace(records[0], resolved=Resolved(version="0.32.0+simulated"))
+    content = gather(history_spec(), (said, *records[1:]))
+    assert content.simulated and "on a simulated engine" in content.sentences[0]
+
+
+def test_a_study_that_measured_nothing_recommends_nothing(records: tuple[TrialRecord, ...]) -> None:
+    failed = [one for one in records if not isinstance(one.outcome, Measured)]
+    content = gather(history_spec(), failed)
+    assert content.chosen is None and content.command == "" and content.settings == ()
+    assert content.sentences[1].startswith("Nothing can be recommended")
+    assert gather(history_spec(), ()).trials == ()
+
+
+def test_secret_variables_stay_out(records: tuple[TrialRecord, ...]) -> None:
+    secret = replace(
+        records[1], proposal=Proposal(records[1].config.merged({}, {"HF_TOKEN": "plain-word"}), origin="expert")
+    )
+    content = gather(history_spec(), (records[0], secret))
+    assert content.trials[1].env == (("HF_TOKEN", "[redacted]"),)
+    assert "plain-word" not in repr(content)
+
+
+def test_a_study_is_read_from_its_store(study: Study, content: ReportContent) -> None:
+    read = read_content(study)
+    assert read.trials == content.trials and read.path == "study.yaml"
+
+
+def test_a_study_that_never_ran_says_how_to_run_it(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("name: never\nmodel: example/model\n")
+    with pytest.raises(SpecError, match="autotune run"):
+        read_content(open_study(file))
