@@ -125,8 +125,10 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     deadline = time.monotonic() + 15
     while (left := _ours(state)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    while list(scratch.glob("autotune-*")) and time.monotonic() < deadline:
-        time.sleep(0.05)  # the supervisor removes it last
+    while not (list(scratch.glob("autotune-*")) == [] and find_leftovers().processes == ()):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)  # the supervisor ends last
     problems = [f"process {pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}" for pid in left]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
