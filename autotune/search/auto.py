@@ -1,7 +1,7 @@
 """The default search: a model of what was measured, asked for the most gain per GPU second.
 
-Candidates are changes of good configurations, mixtures of two, random points, and everything that the running engine can
-do without a restart. A restart costs minutes and a live change seconds, so a restart group is filled while its members
+Candidates are changes of good configurations, mixtures of two, random points, and what the running engine can do
+without a restart. A restart costs minutes and a live change seconds, so a restart group is filled while its members
 are still worth their measurement, and a compiled configuration is preferred to one that has to be compiled.
 """
 
@@ -28,14 +28,14 @@ RANDOM = 60
 SIBLINGS = 64
 REFINED = 140
 ROUNDS = 2
-import os
 
+LIKELY = 0.6
+"""Chance to be feasible from which a candidate is taken seriously: models know least where nothing has ever run."""
 BOLD = (1.0, 2.0)
 """Factors on the models' uncertainty, in turn: every second proposal looks where little is known."""
 PEAKS = 12
-import os
 
-THRIFT = float(os.environ.get("THRIFT", "0.5"))
+THRIFT = 0.5
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
 ENOUGH = 4
 """Measured points needed before the model is asked."""
@@ -127,13 +127,13 @@ class _View:
     boldness: float
 
     def rank(self, keys: Sequence[Key]) -> list[Key]:
-        """Most expected gain per cost first."""
+        """Most expected gain per cost first, but what probably fails only after everything else."""
         if not keys:
             return []
         gains, chances = self.expectation.gain([dict(key) for key in keys], boldness=self.boldness)
         seconds = [self.costs.seconds(key, float(chance)) for key, chance in zip(keys, chances, strict=True)]
         worth = gains / np.asarray(seconds) ** THRIFT
-        return [keys[index] for index in np.argsort(-worth, kind="stable")]
+        return [keys[index] for index in np.lexsort((-worth, chances < LIKELY))]
 
 
 def _changes(first: Mapping[str, FrozenValue], second: Mapping[str, FrozenValue]) -> int:

@@ -1,8 +1,8 @@
 """A small Gaussian process for few, noisy measurements over mixed settings. Only NumPy.
 
 The kernel has three parts: one term per setting (main effects, which explain most of a serving engine's speed), the
-products of two such terms (Duvenaud et al. 2011, additive Gaussian processes), and a product over all settings for what is
-left. All scales are fitted by gradient ascent on the log posterior, with priors that keep them sane at ten points.
+products of two such terms (Duvenaud et al. 2011, additive Gaussian processes), and a product over all settings for what
+is left. All scales are fitted by gradient ascent on the log posterior, with priors that keep them sane at ten points.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class OptunaView:
         )
 
     def _params(self, proposal: Proposal) -> dict[str, bool | int | float | str | None]:
-        """The point's values that lie in the space; a baseline outside of it has none and is shown by its attributes."""
+        """The values that lie in the space; a baseline outside of it has none and is shown by its attributes."""
         params: dict[str, bool | int | float | str | None] = {}
         for name, value in proposal.point:
             parameter = self._space.by_name.get(name)

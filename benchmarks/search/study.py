@@ -18,7 +18,7 @@ from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.expression import parse_expression
 from autotune.space.layout import Layout
 from autotune.space.space import Parameter, SearchSpace
-from benchmarks.search.surfaces import Surface, Truth, WEIGHT_BYTES, evaluate
+from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, Truth, evaluate
 
 WEIGHTS = ("none", "fp8", "int4")
 GRAPHS = ("none", "piecewise", "full")

@@ -35,21 +35,21 @@ def make(name: str, setup: Setup, live: tuple[str, ...] = ()) -> Proposer:
 
 
 class TestAuto(ProposerContract):
-    crash_share = 0.2
+    crash_share = 0.25
 
     def make(self, setup: Setup) -> Proposer:
         return make("auto", setup)
 
 
 class TestAutoLive(ProposerContract):
-    crash_share = 0.2
+    crash_share = 0.25
 
     def make(self, setup: Setup) -> Proposer:
         return make("auto", setup, live=("seqs", "batched"))
 
 
 class TestLocal(ProposerContract):
-    crash_share = 0.3
+    crash_share = 0.32
 
     def make(self, setup: Setup) -> Proposer:
         return make("local", setup)
@@ -156,21 +156,26 @@ def test_auto_goes_on_when_nothing_works() -> None:
 
 
 OVERHEAD = """
-import time
+import random, time
+from autotune.outcome import Proposal
 from autotune.search.proposer import create_proposer
+from autotune.search.screen import Screen
 from autotune.space.config import EngineConfig
-from benchmarks.search.study import OBJECTIVES, SimulatedStudy
+from autotune.testing.toy import measured, record_of
+from benchmarks.search.study import OBJECTIVES, baseline_point, space_of
 from benchmarks.search.surfaces import MOE8
-study = SimulatedStudy(MOE8, 1)
-def proposer(name):
-    return create_proposer(name, study.space, OBJECTIVES, EngineConfig(), 1, (), study.refuse, study.baseline())
-draws = proposer("random")
-for _ in range(1000):
-    study.run(draws.propose(study.history))
-asked = proposer("auto")
-asked.propose(study.history)
+space, rng = space_of(MOE8), random.Random(1)
+screen = Screen(space, EngineConfig(), lambda config: None)
+history = []
+while len(history) < 1000:
+    key = screen.key(screen.random_point(rng))
+    outcome = measured({"output_throughput": 100 + 900 * rng.random(), "ttft_p95_ms": 50 + 500 * rng.random()}, level=1.0)
+    history.append(record_of(len(history), Proposal(screen.config(key), key), outcome))
+baseline = space.config(baseline_point(MOE8), EngineConfig())
+history.append(record_of(len(history), Proposal(baseline, origin="baseline"), outcome))
+asked = create_proposer("auto", space, OBJECTIVES, EngineConfig(), 1, (), lambda config: None, baseline)
 before = time.process_time()
-assert asked.propose(study.history) is not None
+assert asked.propose(history) is not None
 print(time.process_time() - before)
 """
 

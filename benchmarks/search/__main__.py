@@ -1,0 +1,152 @@
+"""`python -m benchmarks.search`: compare searches on the surfaces; rows go to rows.jsonl, the table to RESULTS.md.
+
+Rows that exist are not computed again, so a run can be interrupted and continued. Set OPENBLAS_NUM_THREADS=1: the matrices
+are small, and threads only get in each other's way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotune.errors import EnvironmentFault
+from benchmarks.search.arms import ARMS, Arm, proposer_of
+from benchmarks.search.study import OBJECTIVES, SimulatedStudy
+from benchmarks.search.surfaces import BY_NAME, Surface
+from benchmarks.search.table import render
+from benchmarks.search.truth import Best, best_of
+
+FOLDER = Path(__file__).parent
+ROWS = FOLDER / "rows.jsonl"
+HORIZONS = (15, 30, 60)
+"""Budgets in plain trials: the GPU seconds of so many cold starts with their measurement."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One study of one arm on one surface.
+
+    Attributes:
+        volumes: share of the optimal hypervolume after each horizon.
+        regrets: 1 - true throughput of the configuration one would pick over the best, after each horizon.
+        reached: plain trials' worth of GPU seconds until a configuration within 5 % of the best throughput under the SLO
+            was evaluated; None where it was not.
+        trials: configurations tried.
+        crashed: share of them that crashed.
+        overhead: CPU seconds per proposal.
+    """
+
+    surface: str
+    arm: str
+    seed: int
+    plain: int
+    volumes: tuple[float, ...]
+    regrets: tuple[float, ...]
+    reached: float | None
+    trials: int
+    crashed: float
+    overhead: float
+
+
+def play(surface: Surface, arm: Arm, seed: int, plain: int) -> Row:
+    """Run one study until the GPU seconds of `plain` plain trials are used up."""
+    best = best_of(surface)
+    study = SimulatedStudy(surface, seed, live=arm.live)
+    proposer = proposer_of(arm, study)
+    spent, cpu = 0.0, 0.0
+    while spent < plain * study.costs.plain:
+        before = time.process_time()
+        proposal = proposer.propose(study.history)
+        cpu += time.process_time() - before
+        if proposal is None:
+            break
+        spent += study.run(proposal).seconds
+    ends = np.cumsum(study.seconds) / study.costs.plain
+    counts = [int(np.searchsorted(ends, horizon + 1e-9, side="right")) for horizon in HORIZONS if horizon <= plain]
+    good = [
+        index
+        for index, (speed, ttft, _, feasible) in enumerate(study.truths)
+        if feasible and ttft <= surface.slo_s and speed >= 0.95 * best.throughput
+    ]
+    crashes = sum(record.outcome.kind != "measured" for record in study.history)
+    return Row(
+        surface.name, arm.name, seed, plain,
+        volumes=tuple(round(best.share(study.truths[:count]), 4) for count in counts),
+        regrets=tuple(round(regret(study, best, count), 4) for count in counts),
+        reached=round(float(ends[good[0]]), 2) if good else None,
+        trials=len(study.history), crashed=round(crashes / len(study.history), 4),
+        overhead=round(cpu / len(study.history), 4),
+    )  # fmt: skip
+
+
+def regret(study: SimulatedStudy, best: Best, count: int) -> float:
+    """What is lost by choosing from the noisy measurements; 1 where nothing could be chosen or the choice is wrong."""
+    limit = 1000 * study.surface.slo_s
+    chosen, speed = None, 0.0
+    for index, record in enumerate(study.history[:count]):
+        values = OBJECTIVES.values(record)
+        if values is not None and OBJECTIVES.feasible(record) and values[1] <= limit and values[0] > speed:
+            chosen, speed = index, values[0]
+    if chosen is None:
+        return 1.0
+    throughput, ttft, _, good = study.truths[chosen]
+    # A choice at the very limit may truly be a little beyond it; half of the noise is forgiven.
+    return 1 - throughput / best.throughput if good and ttft <= 1.03 * study.surface.slo_s else 1.0
+
+
+def wanted(arguments: argparse.Namespace) -> Iterator[tuple[Surface, Arm, int, int]]:
+    """Seeds in the outer loop, so that an interrupted run has a complete table of fewer seeds."""
+    for seed in range(arguments.seeds):
+        for name in arguments.surfaces:
+            for arm in ARMS:
+                if not arguments.arms or arm.name in arguments.arms:
+                    # Arms that cost no CPU run longer, to see when they arrive.
+                    cheap = arm.proposer in ("random", "auto_tune")
+                    yield BY_NAME[name], arm, seed, 240 if cheap else arguments.plain
+
+
+def read_rows() -> list[Row]:
+    if not ROWS.exists():
+        return []
+    rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
+    return [Row(**{**row, "volumes": tuple(row["volumes"]), "regrets": tuple(row["regrets"])}) for row in rows]
+
+
+def main() -> None:
+    """Parse, run what is missing, render."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--plain", type=int, default=30, choices=HORIZONS, help="budget in plain trials")
+    parser.add_argument("--surfaces", nargs="*", default=list(BY_NAME), choices=list(BY_NAME))
+    parser.add_argument("--arms", nargs="*", default=[], choices=[arm.name for arm in ARMS])
+    parser.add_argument("--minutes", type=float, default=None, help="stop after so long and render what there is")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    done = {(row.surface, row.arm, row.seed) for row in read_rows() if row.plain >= arguments.plain}
+    missing: set[str] = set()
+    for surface, arm, seed, plain in wanted(arguments):
+        if arguments.minutes is not None and time.monotonic() - began > 60 * arguments.minutes:
+            break
+        if (surface.name, arm.name, seed) in done or arm.name in missing:
+            continue
+        try:
+            row = play(surface, arm, seed, plain)
+        except EnvironmentFault as fault:
+            missing.add(arm.name)
+            print(f"left out: {arm.name}: {fault.message}")
+            continue
+        with ROWS.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+    text = render([asdict(row) for row in read_rows()])
+    (FOLDER / "RESULTS.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
