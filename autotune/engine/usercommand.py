@@ -72,7 +72,7 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         end = time.monotonic() + GRACE_S
-        while _members(process.pid) and time.monotonic() < end:
+        while _members(process.pid) and time.monotonic() < end:  # noqa: ASYNC110 - nobody tells when others end
             await asyncio.sleep(0.02)
     await process.wait()
 

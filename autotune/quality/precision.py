@@ -57,3 +57,14 @@ def precision_key(config: EngineConfig, resolved: Resolved) -> str:
 def same_precision(first: EngineConfig, second: EngineConfig) -> bool:
     """Both ask for the same in everything that may change answers."""
     return precision_settings(first) == precision_settings(second)
+
+
+def only_change(config: EngineConfig, baseline: EngineConfig) -> tuple[str, FrozenValue] | None:
+    """The one setting that differs from the baseline in what may change answers; None where it is none or several.
+
+    Where such a configuration fails the gate, that value fails alone: it need not be tried again in this study.
+    """
+    mine, theirs = precision_settings(config), precision_settings(baseline)
+    changed = [item for item in mine if item not in theirs]
+    removed = {name for name, _ in theirs} - {name for name, _ in mine}
+    return changed[0] if len(changed) == 1 and not removed else None

@@ -49,16 +49,15 @@ def divergence_checks(
     """Tier 1 on the reading path (fixed texts) and on the writing path (continuations), by length of context."""
     found: list[QualityCheck] = []
     if any(item.positions for item in windows):
-        floor = noise.get("prefill", Noise())
-        seen = statistics(windows)
-        found += [_kl("kl", seen, floor, limits), _perplexity(seen, floor, limits)]
-        found += [_agreement("agreement", seen, floor, limits), _worst(seen, limits)]
+        seen, floor = statistics(windows), noise.get("prefill", Noise())
+        found += [_kl("kl", seen, floor, limits), _perplexity(seen, floor, limits), _worst(seen, limits)]
+    both = [item for item in (*windows, *traces) if item.positions]
+    if both:
+        # Of both paths together: few positions are written, and of a rare event few positions tell little.
+        worst = noise.get("prefill", Noise()).worst(noise.get("decode", Noise()))
+        found.append(_agreement(statistics(both), worst, limits))
     for bucket, documents in by_bucket(traces).items():
-        floor = noise.get(bucket, Noise())
-        seen = statistics(documents)
-        found.append(_kl(f"kl[{bucket}]", seen, floor, limits))
-        if bucket == "decode":
-            found.append(_agreement("agreement[decode]", seen, floor, limits))
+        found.append(_kl(f"kl[{bucket}]", statistics(documents), noise.get(bucket, Noise()), limits))
     return found
 
 
@@ -81,12 +80,12 @@ def _perplexity(seen: Statistics, floor: Noise, limits: Limits) -> QualityCheck:
     )
 
 
-def _agreement(name: str, seen: Statistics, floor: Noise, limits: Limits) -> QualityCheck:
+def _agreement(seen: Statistics, floor: Noise, limits: Limits) -> QualityCheck:
     share = seen.agreement
     limit = max(limits.disagreement, NOISE_FACTOR * floor.disagreement)
     apart = Estimate(1.0 - share.value, 1.0 - share.high, 1.0 - share.low, share.n)
     note = f"{share.value:.2%} equal first tokens at {share.n} positions where the reference is sure"
-    return QualityCheck(1, name, share, 1.0 - limit, 1.0 - floor.disagreement, judge(apart, limit), note)
+    return QualityCheck(1, "agreement", share, 1.0 - limit, 1.0 - floor.disagreement, judge(apart, limit), note)
 
 
 def _worst(seen: Statistics, limits: Limits) -> QualityCheck:
@@ -118,6 +117,6 @@ def _beyond(check: QualityCheck) -> float:
     if check.tier != 1:
         return 1.0
     value, limit = check.estimate.value, check.limit
-    if check.name.startswith("agreement"):
+    if check.name == "agreement":
         value, limit = 1.0 - value, 1.0 - limit
     return max(value / limit - 1.0, 0.01) if limit > 0 else 1.0

@@ -87,10 +87,12 @@ async def load_weights(running: RunningEngine, path: Path) -> None:
     """Load other weights of the same shape into the engine, and forget what was computed with the old ones."""
     headers = {"Authorization": f"Bearer {running.api_key}"}
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(path)}}
-    async with aiohttp.ClientSession(trust_env=False, headers=headers) as session:
-        async with session.post(running.url + "/collective_rpc", json=body) as reply:
-            if reply.status != 200:
-                raise SystemExit(f"weights cannot be loaded: {reply.status} {await reply.text()}")
+    async with (
+        aiohttp.ClientSession(trust_env=False, headers=headers) as session,
+        session.post(running.url + "/collective_rpc", json=body) as reply,
+    ):
+        if reply.status != 200:
+            raise SystemExit(f"weights cannot be loaded: {reply.status} {await reply.text()}")
     await running.reset_caches()
 
 
@@ -118,21 +120,25 @@ async def run(folder: Path, suite: Suite) -> tuple[list[Measured], Mapping[str, 
     cpu = ensure()
     copies = {(kind, size): damaged_copy(cpu.python, cpu.model, folder, kind, size) for kind, size in WEIGHTS + STARTS}
     found: list[Measured] = []
-    async with engine(cpu.model, folder / "engine") as running:
-        async with HttpScorer(running.url, running.served_model, running.api_key) as scorer:
-            reference, _ = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="power")
-            for index in range(3):
-                found.append(await measure(scorer, reference, suite, f"none, repeat {index + 1}"))
-            for kind, size in WEIGHTS:
-                await load_weights(running, copies[kind, size])
-                found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
-                print(found[-1].name, statistics(found[-1].windows).kl, f"{found[-1].seconds:.0f} s", flush=True)
-            await load_weights(running, cpu.model)
-            found.append(await measure(scorer, reference, suite, "none, loaded again"))
+    async with (
+        engine(cpu.model, folder / "engine") as running,
+        HttpScorer(running.url, running.served_model, running.api_key) as scorer,
+    ):
+        reference, _ = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="power")
+        for index in range(3):
+            found.append(await measure(scorer, reference, suite, f"none, repeat {index + 1}"))
+        for kind, size in WEIGHTS:
+            await load_weights(running, copies[kind, size])
+            found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
+            print(found[-1].name, statistics(found[-1].windows).kl, f"{found[-1].seconds:.0f} s", flush=True)
+        await load_weights(running, cpu.model)
+        found.append(await measure(scorer, reference, suite, "none, loaded again"))
     for kind, size in STARTS:
-        async with engine(copies[kind, size], folder / f"engine-{kind}") as running:
-            async with HttpScorer(running.url, running.served_model, running.api_key) as scorer:
-                found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
+        async with (
+            engine(copies[kind, size], folder / f"engine-{kind}") as running,
+            HttpScorer(running.url, running.served_model, running.api_key) as scorer,
+        ):
+            found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
     return found, reference.noise
 
 

@@ -27,7 +27,7 @@ class Row(Protocol):
 
 
 def gsm8k_power(drop: float) -> float:
-    """Chance that a test against a stored share fails: measured < stored - tolerance, binomial, normal approximation."""
+    """Chance that measured < stored - tolerance after a true fall by `drop` (binomial, normal approximation)."""
     share = GSM8K_SHARE - drop
     spread = math.sqrt(share * (1 - share) / GSM8K_QUESTIONS)
     return 0.5 * math.erfc((drop - GSM8K_TOLERANCE) / spread / -math.sqrt(2))
@@ -51,16 +51,21 @@ def page(
 
 
 def _divergence(rows: Sequence[Row]) -> str:
-    lines = ["| damage | tier 0 | KL, nats/token | KL while writing | perplexity | agreement where sure | accuracy, points |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    head = ("damage", "tier 0", "KL, nats/token", "KL while writing", "perplexity", "agreement where sure", "accuracy")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         read, wrote = statistics(row.windows), statistics(row.traces)
         change = [f"{math.expm1(edge):+.1%}" for edge in (read.loss.value, read.loss.low, read.loss.high)]
-        lines.append(
-            f"| {row.name} | {', '.join(row.broken) or '–'} | {read.kl.value:.4f} ({read.kl.low:.4f} to {read.kl.high:.4f})"
-            f" | {wrote.kl.value:.4f} | {change[0]} ({change[1]} to {change[2]}) | {read.agreement.value:.1%}"
-            f" | {100 * (row.accuracy - row.accuracy_before):+.1f} |"
+        cells = (
+            row.name,
+            ", ".join(row.broken) or "–",
+            f"{read.kl.value:.4f} ({read.kl.low:.4f} to {read.kl.high:.4f})",
+            f"{wrote.kl.value:.4f}",
+            f"{change[0]} ({change[1]} to {change[2]})",
+            f"{read.agreement.value:.1%}",
+            f"{100 * (row.accuracy - row.accuracy_before):+.1f}",
         )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engine.protocol import Resolved
-from autotune.quality.precision import precision_key, same_precision
+from autotune.quality.precision import only_change, precision_key, same_precision
 from autotune.space.config import EngineConfig
 
 BASE = {"max_num_seqs": 64, "dtype": "bfloat16"}
@@ -78,3 +78,14 @@ def test_the_listed_arguments_exist() -> None:
     assert not [
         name for name in sorted(plain) if f'"{name}"' not in known and f'"--{name.replace("_", "-")}"' not in known
     ]
+
+
+def test_a_value_that_fails_alone_is_named() -> None:
+    baseline = EngineConfig.of(BASE)
+    assert only_change(EngineConfig.of({**BASE, "kv_cache_dtype": "fp8", "max_num_seqs": 8}), baseline) == (
+        "kv_cache_dtype", "fp8",
+    )  # fmt: skip
+    assert only_change(EngineConfig.of({**BASE, "dtype": "float16"}), baseline) == ("dtype", "float16")
+    assert only_change(EngineConfig.of({**BASE, "kv_cache_dtype": "fp8", "quantization": "fp8"}), baseline) is None
+    assert only_change(EngineConfig.of({"kv_cache_dtype": "fp8"}), baseline) is None
+    assert only_change(EngineConfig.of({**BASE, "max_num_seqs": 8}), baseline) is None
