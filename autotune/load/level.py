@@ -68,7 +68,12 @@ class _Mark:
 
 
 class LevelRun:
-    """Drives one level on one client. With `drain` the window ends when every request of a finite plan has ended."""
+    """Drives one level on one client.
+
+    Args:
+        drain: the window ends when every request of a finite plan has ended.
+        required: requests that the window must hold; it goes on until it does, up to `window.max_duration`.
+    """
 
     def __init__(
         self,
@@ -83,12 +88,14 @@ class LevelRun:
         place: tuple[int, int] = (0, 1),
         *,
         drain: bool = False,
+        required: int = 0,
     ) -> None:
         self.client, self.target, self.spec, self.level = client, target, spec, level
         self.turns, self.maker, self.watch, self.watchers, self.place = turns, maker, watch, watchers, place
         self.scale = target.time_scale
         self.closed = level.kind == "closed"
         self.drain = drain
+        self.required = max(required, spec.window.requests or 0)
         self.tick = min(0.2, max(0.02, 0.2 / self.scale))
         self.began = 0.0
         self.exhausted = False
@@ -165,6 +172,7 @@ class LevelRun:
             progress = self._tell("window", begin, mark)
             if self._window_over(begin, mark):
                 end = mark.at
+                stopped = stopped or self._too_slow(begin, mark)
                 break
             if stopped is None and self.spec.stop_hopeless:
                 stopped = breaks_slo(progress, self.watchers.slos)
@@ -185,7 +193,15 @@ class LevelRun:
             return False
         assert self.duration is not None
         done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
-        return elapsed >= self.duration and done >= (self.spec.window.requests or 0)
+        return elapsed >= self.duration and done >= self.required
+
+    def _too_slow(self, begin: _Mark, mark: _Mark) -> str | None:
+        """A reason when the longest window did not hold the required requests: the engine's fault, not the client's."""
+        done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
+        if self.drain or self.exhausted or done >= self.required:
+            return None
+        limit = self.spec.window.max_duration
+        return f"too slow: {done} of {self.required} requests within window.max_duration ({limit:g} s)"
 
     async def _drain(self, begin: _Mark, end: float) -> None:
         """Keep up the load until every request that was planned inside the window has ended."""
@@ -281,7 +297,7 @@ class LevelRun:
     def _expected(self, begin: _Mark, mark: _Mark) -> float:
         """Expected length of the window in seconds."""
         duration = self.duration or 0.0
-        wanted, done, elapsed = self.spec.window.requests or 0, mark.finished - begin.finished, mark.at - begin.at
+        wanted, done, elapsed = self.required, mark.finished - begin.finished, mark.at - begin.at
         if wanted and done:
             duration = max(duration, elapsed * wanted / done)
         elif wanted:

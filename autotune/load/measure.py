@@ -21,7 +21,7 @@ from autotune.load.plan import levels_of, plan_hash, planned_turns
 from autotune.load.report import Estimate, Level, LevelReport, LoadReport, Target
 from autotune.load.telemetry import GpuSampler, GpuWatch, NvmlSampler
 from autotune.load.turns import Turn
-from autotune.load.validity import check_engine, check_window
+from autotune.load.validity import check_engine, check_window, required_requests
 from autotune.load.workload import Alphabet, RequestMaker
 from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
 
@@ -136,12 +136,13 @@ async def _settle(
 
 
 async def _measure_level(session: _Session, level: Level, number: int, of: int) -> LevelReport:
-    load, target = session.load, session.target
+    load, target, slos = session.load, session.target, session.watchers.slos
     maker = RequestMaker(target, load, session.alphabet, [session.trial_seed, number])
     watch = EngineWatch(session.metrics, GpuWatch(session.sampler))
     run = LevelRun(
         session.client, target, load, level, session.plan(level, number), maker, watch, session.watchers,
         (number, of), drain=session.limit is not None,
+        required=0 if session.limit is not None else required_requests(slos, session.objectives),
     )  # fmt: skip
     result = await run.run()
     samples = session.folder / f"level-{number}.npz"
@@ -163,12 +164,11 @@ def _report(
     empty = window.seconds <= 0
     percentiles = sorted({*PERCENTILES, *(float(item.percentile) for item in slos)})
     figures = {} if empty else summarise(records, window, slos, percentiles=percentiles)
-    invalid: list[str] = []
+    invalid = check_window(
+        records, window, load, scale=target.time_scale, planned_inputs=maker.prompt_lengths if maker.exact else (),
+        finite=result.finite, stopped=result.stopped is not None, slos=slos, objectives=session.objectives,
+    )  # fmt: skip
     if result.stopped is None:
-        invalid = check_window(
-            records, window, load, scale=target.time_scale, planned_inputs=maker.prompt_lengths if maker.exact else (),
-            finite=result.finite, slos=slos, objectives=session.objectives,
-        )  # fmt: skip
         invalid += check_engine(
             records, watch, load, start=result.began, scale=target.time_scale, expected_hits=maker.expected_hits
         )

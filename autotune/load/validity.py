@@ -31,13 +31,20 @@ def check_window(
     scale: float = 1.0,
     planned_inputs: Sequence[int] = (),
     finite: bool = False,
+    stopped: bool = False,
     slos: Sequence[SloSpec] = (),
     objectives: Sequence[ObjectiveSpec] = (),
 ) -> list[str]:
-    """Reasons, from the client's own records, why the window cannot be believed; empty for a valid one."""
+    """Reasons, from the client's own records, why the window cannot be believed; empty for a valid one.
+
+    Args:
+        finite: the plan came to its end, so the client may have run out of requests.
+        stopped: the level was ended early for a reason, so the window may be short.
+    """
     reasons = _late(records, window, scale)
     reasons += _lengths(records, window, planned_inputs)
-    reasons += _enough(records, window, spec, slos, objectives)
+    if not stopped:
+        reasons += _enough(records, window, spec, slos, objectives)
     starved, overdue = records.counts.get("starved", 0), records.counts.get("overdue", 0)
     if not finite and starved > 0.01 * len(records.rows) + 1:
         reasons.append(f"the client ran out of prepared requests {starved} times")
@@ -89,6 +96,13 @@ def _lengths(records: Records, window: Window, planned_inputs: Sequence[int]) ->
                 f"(first: {got_inputs[example]:g} tokens instead of {wanted[example]:g})"
             )
     return reasons
+
+
+def required_requests(slos: Sequence[SloSpec], objectives: Sequence[ObjectiveSpec]) -> int:
+    """Requests that a window must hold for every percentile that is asked for."""
+    percentiles = [float(item.percentile) for item in slos]
+    percentiles += [float(item.percentile or 95) for item in objectives if metric_key(item).endswith("_ms")]
+    return max((needed_requests(item, objective=True) for item in percentiles), default=0)
 
 
 def _enough(

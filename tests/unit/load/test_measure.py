@@ -208,3 +208,23 @@ async def test_two_processes_share_the_load(start_server, tmp_path):
         (level,) = (await measure(server.target, load(levels=[6]), trial_seed=1, folder=tmp_path, client=client)).levels
     assert complaints(level) == []
     assert server.most_active == 6
+
+
+async def test_the_window_goes_on_until_the_percentile_has_its_requests(start_server, client, tmp_path):
+    """p95 needs 60 requests; half a second gives fewer."""
+    server = await start_server(ttft=0.05)
+    spec = load(window=WindowSpec(duration=0.2, max_duration=30.0), stop_hopeless=False)
+    slos = [SloSpec(metric="ttft", percentile=95, limit="10s")]
+    (level,) = (await measure(server.target, spec, trial_seed=1, folder=tmp_path, client=client, slos=slos)).levels
+    assert complaints(level) == [] and level.stopped is None
+    assert level.requests >= 60 and level.estimate("ttft_p95_ms") is not None
+
+
+async def test_an_engine_too_slow_for_the_percentile_is_stopped_and_not_invalid(start_server, client, tmp_path):
+    server = await start_server(ttft=0.2)
+    spec = load(window=WindowSpec(duration=0.2, max_duration=1.0), stop_hopeless=False)
+    slos = [SloSpec(metric="ttft", percentile=95, limit="10s")]
+    (level,) = (await measure(server.target, spec, trial_seed=1, folder=tmp_path, client=client, slos=slos)).levels
+    assert level.stopped is not None and "of 60 requests within window.max_duration (1 s)" in level.stopped
+    assert complaints(level) == []
+    assert level.estimate("ttft_mean_ms") is not None
