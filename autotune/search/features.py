@@ -21,8 +21,8 @@ Array = NDArray[np.float64]
 class Features:
     """One column per ladder (its step, scaled to 0..1), choice (a code), layout (a code) and part of a layout.
 
-    Parts let a model carry over what it learnt of tensor parallelism to another layout; the code keeps a layout that was
-    never tried uncertain.
+    Parts let a model carry over what it learnt of tensor parallelism to another layout; the code keeps a layout that
+    was never tried uncertain.
     """
 
     def __init__(self, space: SearchSpace) -> None:

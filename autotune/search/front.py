@@ -33,7 +33,7 @@ def non_dominated(losses: Array) -> NDArray[np.bool_]:
     return keep
 
 
-def hypervolume(losses: Array, reference: Sequence[float]) -> float:
+def hypervolume(losses: Array, reference: Sequence[float] | Array) -> float:
     """Volume that the rows dominate below `reference`; exact, in any number of dimensions (fast up to 4)."""
     ref = np.asarray(reference, dtype=np.float64)
     rows = np.asarray(losses, dtype=np.float64).reshape(-1, len(ref))
@@ -98,7 +98,9 @@ def knee_of(front: Sequence[TrialRecord], objectives: Objectives) -> TrialRecord
     return front[int(np.argmin(sums))]
 
 
-def feasible_hypervolume(records: Sequence[TrialRecord], objectives: Objectives, reference: Sequence[float]) -> float:
+def feasible_hypervolume(
+    records: Sequence[TrialRecord], objectives: Objectives, reference: Sequence[float] | Array
+) -> float:
     """Hypervolume of the feasible front in logarithms below `reference`."""
     front = front_of(records, objectives)
     return hypervolume(losses_of(front, objectives), reference) if front else 0.0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from autotune.load.report import LevelReport
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.spec.study import ObjectiveSpec, SloSpec, StudySpec
 
+Direction: TypeAlias = Literal["maximize", "minimize"]
 LATENCIES = frozenset({"ttft", "tpot", "itl", "e2e"})
 REPEATS = frozenset({"sentinel", "confirm", "minimise"})
 """Origins of measurements that repeat a known configuration: they prove or watch, they do not search."""
@@ -84,7 +86,7 @@ class Objectives:
         return tuple(item.label for item in self.items)
 
     @property
-    def directions(self) -> tuple[str, ...]:
+    def directions(self) -> tuple[Direction, ...]:
         """`maximize` or `minimize`, one per objective."""
         return tuple("maximize" if item.maximize else "minimize" for item in self.items)
 

@@ -2,8 +2,8 @@
 
 Per round, the log-ratio of an arm to the control. Machine and arrival order of a round hit both alike and cancel. The
 interval is Student's t on the mean over rounds; the spread is pooled over all arms of the comparison (they share
-engine, machine and load), is never taken smaller than what the time blocks within the runs say, and an arm that is clearly more
-erratic than the others keeps its own spread. Error shares are divided by the number of comparisons (Bonferroni).
+engine, machine and load), is never taken smaller than what the time blocks within the runs say, and an arm that is
+clearly more erratic than the others keeps its own spread. Error shares are divided by the number of comparisons (Bonferroni).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A signed log-ratio of one round, above 0 is better; `within` is its standard error from time blocks (0: unknown)."""
+    """Log-ratio of one round, above 0 is better; `within` is its standard error from time blocks, 0 if unknown."""
 
     value: float
     within: float = 0.0

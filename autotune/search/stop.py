@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.outcome import Measured, TrialRecord
+from autotune.outcome import Infeasible, TrialRecord
 from autotune.search.front import feasible_hypervolume, losses_of, reference_of
 from autotune.search.objectives import REPEATS, Objectives
 from autotune.spec.study import SearchSpec
@@ -76,7 +76,7 @@ def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:
         for record in history
         if record.outcome.learn
         and record.proposal.origin not in REPEATS
-        and (isinstance(record.outcome, Measured) or record.outcome.started)
+        and not (isinstance(record.outcome, Infeasible) and not record.outcome.started)
     ]
 
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.search`: compare searches on the surfaces; rows go to rows.jsonl, the table to RESULTS.md.
 
-Rows that exist are not computed again, so a run can be interrupted and continued. Set OPENBLAS_NUM_THREADS=1: the matrices
-are small, and threads only get in each other's way.
+Rows that exist are not computed again, so a run can be interrupted and continued. Set OPENBLAS_NUM_THREADS=1: the
+matrices are small, and threads only get in each other's way.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Row:
     Attributes:
         volumes: share of the optimal hypervolume after each horizon.
         regrets: 1 - true throughput of the configuration one would pick over the best, after each horizon.
-        reached: plain trials' worth of GPU seconds until a configuration within 5 % of the best throughput under the SLO
-            was evaluated; None where it was not.
+        reached: plain trials' worth of GPU seconds until a configuration within 5 % of the best throughput under the
+            SLO was evaluated; None where it was not.
         trials: configurations tried.
         crashed: share of them that crashed.
         overhead: CPU seconds per proposal.

@@ -15,7 +15,7 @@ from benchmarks.search.study import COMPILES, LIVE, OBJECTIVES, SimulatedStudy, 
 
 @dataclass(frozen=True)
 class Arm:
-    """A searcher. `warm` starts with the baseline and the five expert settings, `refuse` asks the memory model first."""
+    """A searcher. `warm`: starts with the five expert settings; `refuse`: asks the memory model before a start."""
 
     name: str
     proposer: str
@@ -58,7 +58,7 @@ def proposer_of(arm: Arm, study: SimulatedStudy) -> Proposer:
 class AutoTuneGrid:
     """vLLM's auto_tune.sh: the highest gpu_memory_utilization that boots, then sequences times batched tokens.
 
-    The layout and the weights stay what the user runs. Its search over request rates is left out, which is in its favour.
+    Layout and weights stay what the user runs. Its search over request rates is left out, which is in its favour.
     """
 
     def __init__(self, study: SimulatedStudy) -> None:

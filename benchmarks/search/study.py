@@ -86,8 +86,8 @@ def baseline_point(surface: Surface) -> dict[str, FrozenValue]:
     """What an online server defaults to, on the layout that surely fits."""
     layout = {"layout": str(Layout(surface.gpus, 1))} if surface.gpus > 1 else {}
     return {
-        **layout, "gmu": 0.90, "seqs": 256, "batched": 2048, "weights": "none", "kv8": False, "block": 16, "prefix": True,
-        "overlap": False, "graph": "full", "capture": 512, "draft": "none",
+        **layout, "gmu": 0.90, "seqs": 256, "batched": 2048, "weights": "none", "kv8": False, "block": 16,
+        "prefix": True, "overlap": False, "graph": "full", "capture": 512, "draft": "none",
     }  # fmt: skip
 
 

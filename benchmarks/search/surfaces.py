@@ -1,9 +1,9 @@
 """Synthetic response surfaces of a serving engine: a roofline with queues, memory walls and noise.
 
-They rank searches; they say nothing about the speed of a real engine. What is meant to be realistic is the shape: cliffs
-(out of memory at start and under load), plateaus, interactions, conditional settings, settings that do nothing, and a
-trade-off between throughput and time to first token. Two of the settings can be changed on a running engine; what such an
-engine has allocated stays as it was started.
+They rank searches; they say nothing about the speed of a real engine. What is meant to be realistic is the shape:
+cliffs (out of memory at start and under load), plateaus, interactions, conditional settings, settings that do nothing,
+and a trade-off between throughput and time to first token. Two of the settings can be changed on a running engine; what
+such an engine has allocated stays as it was started.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ WEIGHT_LOSS = np.array([0.0, 0.35, 0.9])
 
 @dataclass(frozen=True)
 class Truth:
-    """Noise-free figures per configuration. `failed` is 0 for a run, 1 for a failed start, 2 for one that died later."""
+    """Noise-free figures per configuration. `failed`: 0 runs, 1 fails at its start, 2 dies under load."""
 
     throughput: Array
     ttft_s: Array

@@ -11,20 +11,21 @@ from benchmarks.search.surfaces import BY_NAME
 Row = Mapping[str, object]
 HEAD = """# Searches compared
 
-Written by `OPENBLAS_NUM_THREADS=1 python -m benchmarks.search`; the rows are in `rows.jsonl`. Medians over seeds, with the
+Written by `OPENBLAS_NUM_THREADS=1 python -m benchmarks.search`; the rows are in `rows.jsonl`. Medians over seeds; the
 lowest seed in brackets where it says so.
 
-* The surfaces are synthetic (`surfaces.py`): a roofline with queues, memory walls, a quality gate and noise of 3 % in
-  throughput and 5 % in p95 TTFT. They rank searches and say nothing about the speed of a real engine. Surfaces whose name
-  begins with `held-` were not looked at while the default search was designed.
-* A budget is counted in *plain trials*: the GPU seconds of a cold start with compilation and measurement (145 s). A warm
-  start is cheaper, a live change of the running engine costs its measurement only. Every arm pays the same prices; only
-  `auto` chooses by them, and only the arm without the words "restarts only" may change an engine live.
-* *HV*: hypervolume of the true values of what was evaluated, over that of the true front. *Regret*: what is lost against
-  the best throughput under the TTFT limit when one picks from the noisy measurements. *To 95 %*: plain trials' worth of GPU
-  seconds until a configuration within 5 % of that best was evaluated (`> n`: not within the budget of n).
-* "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model before
-  a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on the baseline's layout.
+* The surfaces are synthetic (`surfaces.py`): a roofline with queues, memory walls, a quality gate, and noise of 3 % in
+  throughput and 5 % in p95 TTFT. They rank searches and say nothing about the speed of a real engine. Surfaces whose
+  name begins with `held-` were not looked at while the default search was designed.
+* A budget is counted in *plain trials*: the GPU seconds of a cold start with compilation and measurement (145 s). A
+  start with compiled kernels is cheaper, a live change of the running engine costs its measurement only. Every arm pays
+  the same prices; only `auto` chooses by them, and only `auto` without "restarts only" changes an engine live.
+* *HV*: hypervolume of the true values of what was evaluated, over that of the true front. *Regret*: what is lost
+  against the best throughput under the TTFT limit when one picks from the noisy measurements. *To 95 %*: plain trials'
+  worth of GPU seconds until a configuration within 5 % of that best was evaluated (`> n`: not within the budget of n).
+* "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model
+  before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on the baseline's layout.
+* The Gaussian process of Optuna is in the table only where its extra (`gp`) was installed.
 """
 
 

@@ -109,8 +109,9 @@ def describe(surface: Surface) -> str:
     truth: Truth = evaluate(surface, index_columns(surface, rng.integers(0, sizes, size=(20_000, len(sizes)))))
     base = evaluate(surface, columns_of([baseline_point(surface)], surface))
     best = best_of(surface)
+    crashed, gate = np.mean(truth.failed > 0), np.mean(truth.loss > surface.gate)
+    today = f"baseline {base.throughput[0]:.0f} tok/s {base.ttft_s[0] * 1e3:.0f} ms (failed {base.failed[0]})"
     return (
-        f"{surface.name}: crashes {np.mean(truth.failed > 0):.0%}, gate fails {np.mean(truth.loss > surface.gate):.0%}, "
-        f"good {np.mean(truth.good(surface)):.0%}; baseline {base.throughput[0]:.0f} tok/s {base.ttft_s[0] * 1e3:.0f} ms "
-        f"(failed {base.failed[0]}), best under the SLO {best.throughput:.0f} tok/s; front of {len(best.front)}"
+        f"{surface.name}: crashes {crashed:.0%}, gate fails {gate:.0%}, good {np.mean(truth.good(surface)):.0%}; "
+        f"{today}, best under the SLO {best.throughput:.0f} tok/s; front of {len(best.front)}"
     )

@@ -169,7 +169,8 @@ screen = Screen(space, EngineConfig(), lambda config: None)
 history = []
 while len(history) < 1000:
     key = screen.key(screen.random_point(rng))
-    outcome = measured({"output_throughput": 100 + 900 * rng.random(), "ttft_p95_ms": 50 + 500 * rng.random()}, level=1.0)
+    figures = {"output_throughput": 100 + 900 * rng.random(), "ttft_p95_ms": 50 + 500 * rng.random()}
+    outcome = measured(figures, level=1.0)
     history.append(record_of(len(history), Proposal(screen.config(key), key), outcome))
 baseline = space.config(baseline_point(MOE8), EngineConfig())
 history.append(record_of(len(history), Proposal(baseline, origin="baseline"), outcome))
