@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
 
 REFERENCE_FILE = "quality-reference.json"
+REFERENCE_KEY = "AUTOTUNE_REFERENCE_API_KEY"
+"""Variable with the key of the server that `quality.reference` names by its URL."""
 _REPORT: TypeAdapter[QualityReport] = TypeAdapter(QualityReport)
 MAX_CONCURRENCY = 64
 """Continuations in flight at most; more would take longer and show nothing new."""
@@ -51,7 +54,7 @@ class Gate:
         memory: keeps the reference and the verdicts.
         baseline: the configuration whose answers are the measure.
         suite: what is scored.
-        file: a reference file instead of a recording.
+        source: a reference file, or the URL of a server to record one from, instead of the baseline.
         finals: what finalists are asked on top.
     """
 
@@ -59,7 +62,7 @@ class Gate:
     memory: GateStore
     baseline: EngineConfig
     suite: Suite
-    file: Path | None = None
+    source: Path | str | None = None
     finals: Finals = field(default_factory=Finals)
 
     def __post_init__(self) -> None:
@@ -137,18 +140,33 @@ class Gate:
             if self._reference is not None:
                 return self._reference, None
             again: Observation | None = None
-            if self.file is not None:
-                self._reference = read_reference(self.file)
+            if isinstance(self.source, Path):
+                self._reference = read_reference(self.source)
             elif (body := self.memory.get(self._reference_name)) is not None:
                 self._reference = Reference.from_json(body)
+            elif self.source is not None:
+                self._keep(await self._record_elsewhere(self.source), folder)
             elif same_precision(config, self.baseline):
                 version = engine.resolved.version
                 found, again = await record(scorer, self.suite, model=self.spec.model, version=version, key=key)
-                self.memory.put(self._reference_name, found.to_json())
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / REFERENCE_FILE).write_text(found.to_json(), "utf-8")
-                self._reference = found
+                self._keep(found, folder)
             return self._reference, again
+
+    def _keep(self, reference: Reference, folder: Path) -> None:
+        self.memory.put(self._reference_name, reference.to_json())
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / REFERENCE_FILE).write_text(reference.to_json(), "utf-8")
+        self._reference = reference
+
+    async def _record_elsewhere(self, url: str) -> Reference:
+        """Record the reference from a running server, such as today's deployment in full precision."""
+        api_key = os.environ.get(REFERENCE_KEY, "")
+        async with HttpScorer(url, "", api_key) as any_model:
+            names = await any_model.models()
+        if not names:
+            raise ScorerError(f"{url} lists no model", 404)
+        async with HttpScorer(url, names[0], api_key) as scorer:
+            return (await record(scorer, self.suite, model=names[0], version="", key="elsewhere"))[0]
 
     def _read(self, name: str) -> QualityReport | None:
         body = self.memory.get(name)
@@ -159,11 +177,12 @@ class Gate:
 
     @property
     def _reference_name(self) -> str:
-        return f"reference-{self._suite_name}"
+        elsewhere = f"-{_hash([self.source])}" if isinstance(self.source, str) else ""
+        return f"reference-{self._suite_name}{elsewhere}"
 
     def _verdict_name(self, key: str) -> str:
         quality = self.spec.quality
-        limits = [quality.kl_limit, quality.perplexity_limit, quality.agreement_limit, str(self.file)]
+        limits = [quality.kl_limit, quality.perplexity_limit, quality.agreement_limit, str(self.source)]
         return f"verdict-{self._suite_name}-{_hash(limits)}-{key}"
 
     @property
@@ -254,7 +273,7 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
         spec: the study.
         memory: keeps references and verdicts.
         baseline: complete configuration of the baseline.
-        beside: folder that a relative `quality.reference` is resolved against.
+        beside: folder that relative paths in `quality.reference` and files of questions are resolved against.
 
     Raises:
         SpecError: the reference file or a file of questions is wrong, or lm-eval is named and not installed.
@@ -262,7 +281,7 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
     quality = spec.quality
     if not quality.enabled:
         return None
-    file = (beside or Path()) / quality.reference if quality.reference else None
+    source = _source(quality.reference, beside or Path())
     closed = [int(level) for level in spec.load.levels] if spec.load.arrivals == "closed" else [8]
     suite = Suite(
         quality.documents,
@@ -270,9 +289,15 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
         max(1, min(MAX_CONCURRENCY, max(closed))),
         long=spec.engine.kind != "simulated" and spec.hardware.gpus != 0,
     )
-    if file is not None:
-        read_reference(file)
     finals = finals_of(
         quality.tasks, quality.command, model=spec.model, concurrency=suite.concurrency, beside=beside or Path()
     )
-    return Gate(spec, memory, baseline, suite, file, finals)
+    return Gate(spec, memory, baseline, suite, source, finals)
+
+
+def _source(reference: str | None, beside: Path) -> Path | str | None:
+    """Where the reference comes from, checked now where it is a file."""
+    if not reference or reference.startswith(("http://", "https://")):
+        return reference or None
+    read_reference(beside / reference)
+    return beside / reference

@@ -197,6 +197,11 @@ class HttpScorer:
         limit = first.get("max_model_len")
         return limit if isinstance(limit, int) else 0
 
+    async def models(self) -> tuple[str, ...]:
+        """Names that the server answers to."""
+        data = (await self._send("GET", "/v1/models", None)).get("data")
+        return tuple(str(item["id"]) for item in data if isinstance(item, dict)) if isinstance(data, list) else ()
+
     async def _post(self, path: str, body: Json) -> dict[str, object]:
         return await self._send("POST", path, {"model": self._model, **body})
 

@@ -3,6 +3,8 @@
     python -m benchmarks.quality.power                 # everything, about 20 minutes on two quiet cores
     python -m benchmarks.quality.power --only table    # the tables again from the kept measurements
 
+Measurements are kept in `measured.json`; what is there already is not measured again (delete the file to start over).
+
 One engine is started with the good weights and leaves the reference. Damaged copies of the weights are then loaded into
 the same engine one after the other (vLLM's `reload_weights`), scored on the same texts, and the good weights are loaded
 once more at the end to show that loading leaves nothing behind. A wrong RoPE base and a wrong chat template cannot be
@@ -20,19 +22,20 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import numpy as np
 
-from autotune.engine.cpu_setup import ensure
+from autotune.engine.cpu_setup import CpuEngine, ensure
 from autotune.engine.protocol import Lease, RunningEngine, StartFailure
 from autotune.engine.registry import create_engine
 from autotune.quality.divergence import Divergence, statistics
 from autotune.quality.gate import text_checks
 from autotune.quality.observe import Suite, observe, record
-from autotune.quality.reference import Noise, Reference
+from autotune.quality.reference import Noise, Reference, read_reference
 from autotune.quality.report import QualityVerdict
 from autotune.quality.sanity import finite_check
 from autotune.quality.verdict import Limits, divergence_checks, verdict_of
@@ -42,7 +45,13 @@ from autotune.spec.study import QualitySpec, StudySpec
 from benchmarks.quality import tables
 
 HERE = Path(__file__).parent
-WEIGHTS = (("noise", 0.02), ("noise", 0.05), ("noise", 0.1), ("noise", 0.2), ("int8", 32), ("fp8", 0), ("int4", 32))
+GOOD = ("none, repeat 1", "none, repeat 2", "none, repeat 3")
+WEIGHTS = (
+    *(("noise", size) for size in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)),
+    ("int8", 32.0),
+    ("fp8", 0.0),
+    ("int4", 32.0),
+)
 STARTS = (("rope", 10_000.0), ("template", 0.0))
 CONFIG = {"max_model_len": 1024, "kv_cache_memory_bytes": "256M", "enforce_eager": True}
 
@@ -116,30 +125,47 @@ async def measure(scorer: HttpScorer, reference: Reference, suite: Suite, name: 
     )  # fmt: skip
 
 
-async def run(folder: Path, suite: Suite) -> tuple[list[Measured], Mapping[str, Noise]]:
+async def run(folder: Path, suite: Suite, kept: Kept) -> None:
+    """Measure what `kept` does not have yet."""
     cpu = ensure()
-    copies = {(kind, size): damaged_copy(cpu.python, cpu.model, folder, kind, size) for kind, size in WEIGHTS + STARTS}
-    found: list[Measured] = []
+    reference = await _good_engine(folder, suite, kept, cpu)
+    for kind, size in STARTS:
+        if (name := _name(kind, size)) in kept.rows:
+            continue
+        copy = damaged_copy(cpu.python, cpu.model, folder, kind, size)
+        async with (
+            engine(copy, folder / f"engine-{kind}") as running,
+            HttpScorer(running.url, running.served_model, running.api_key) as scorer,
+        ):
+            kept.add(await measure(scorer, reference, suite, name))
+
+
+async def _good_engine(folder: Path, suite: Suite, kept: Kept, cpu: CpuEngine) -> Reference:
+    """Everything that one start with the good weights can show."""
+    file = folder / "reference.json"
+    missing = [item for item in WEIGHTS if _name(*item) not in kept.rows]
+    if file.is_file() and not missing and set(GOOD) <= kept.rows.keys():
+        return read_reference(file)
     async with (
         engine(cpu.model, folder / "engine") as running,
         HttpScorer(running.url, running.served_model, running.api_key) as scorer,
     ):
         reference, _ = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="power")
-        for index in range(3):
-            found.append(await measure(scorer, reference, suite, f"none, repeat {index + 1}"))
-        for kind, size in WEIGHTS:
-            await load_weights(running, copies[kind, size])
-            found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
-            print(found[-1].name, statistics(found[-1].windows).kl, f"{found[-1].seconds:.0f} s", flush=True)
+        file.write_text(reference.to_json(), "utf-8")
+        kept.noise = dict(reference.noise)
+        for name in GOOD:
+            if name not in kept.rows:
+                kept.add(await measure(scorer, reference, suite, name))
+        for kind, size in missing:
+            await load_weights(running, damaged_copy(cpu.python, cpu.model, folder, kind, size))
+            kept.add(await measure(scorer, reference, suite, _name(kind, size)))
         await load_weights(running, cpu.model)
-        found.append(await measure(scorer, reference, suite, "none, loaded again"))
-    for kind, size in STARTS:
-        async with (
-            engine(copies[kind, size], folder / f"engine-{kind}") as running,
-            HttpScorer(running.url, running.served_model, running.api_key) as scorer,
-        ):
-            found.append(await measure(scorer, reference, suite, f"{kind} {size:g}"))
-    return found, reference.noise
+        kept.add(await measure(scorer, reference, suite, "none, loaded again"))
+    return reference
+
+
+def _name(kind: str, size: float) -> str:
+    return f"{kind} {size:g}"
 
 
 def power(measured: Measured, noise: Mapping[str, Noise], documents: int, draws: int = 300) -> tuple[float, float]:
@@ -161,6 +187,39 @@ def power(measured: Measured, noise: Mapping[str, Noise], documents: int, draws:
     return failed / draws, 1 - passed / draws
 
 
+@dataclass
+class Kept:
+    """The measurements so far, in a file that is written after each of them."""
+
+    path: Path
+    documents: int
+    positions: int
+    rows: dict[str, Measured] = field(default_factory=dict)
+    noise: dict[str, Noise] = field(default_factory=dict)
+
+    def load(self) -> None:
+        if not self.path.is_file():
+            return
+        data = json.loads(self.path.read_text("utf-8"))
+        if (data["documents"], data["positions"]) != (self.documents, self.positions):
+            raise SystemExit(f"{self.path} was made with other sizes; delete it to start over")
+        self.rows = {row.name: row for row in map(read_measured, data["measured"])}
+        self.noise = {name: Noise(**item) for name, item in data["noise"].items()}
+
+    def add(self, row: Measured) -> None:
+        self.rows[row.name] = row
+        print(row.name, statistics(row.windows).kl, row.broken, f"{row.seconds:.0f} s", flush=True)
+        body = {"documents": self.documents, "positions": self.positions,
+                "noise": {name: asdict(item) for name, item in self.noise.items()},
+                "measured": [asdict(item) for item in self.rows.values()]}  # fmt: skip
+        self.path.write_text(json.dumps(body), "utf-8")
+
+    def ordered(self) -> list[Measured]:
+        """In the order of the lists above."""
+        names = [*GOOD, "none, loaded again", *(_name(*item) for item in (*WEIGHTS, *STARTS))]
+        return [self.rows[name] for name in names if name in self.rows]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("build/quality-power"), help="for weights and logs")
@@ -168,24 +227,20 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=64)
     parser.add_argument("--only", choices=["table"])
     options = parser.parse_args()
-    kept = HERE / "measured.json"
+    kept = Kept(HERE / "measured.json", options.documents, options.positions)
+    kept.load()
     if options.only != "table":
         options.folder.mkdir(parents=True, exist_ok=True)
-        found, noise = asyncio.run(run(options.folder.resolve(), Suite(options.documents, options.positions, 4)))
-        body = {"noise": {k: asdict(v) for k, v in noise.items()}, "measured": [asdict(item) for item in found],
-                "documents": options.documents, "positions": options.positions}  # fmt: skip
-        kept.write_text(json.dumps(body), "utf-8")
-    data = json.loads(kept.read_text("utf-8"))
-    noise = {name: Noise(**item) for name, item in data["noise"].items()}
-    rows = [read_measured(item) for item in data["measured"]]
-    text = tables.page(rows, noise, power, data["documents"], data["positions"])
+        suite = Suite(options.documents, options.positions, concurrency=4)
+        asyncio.run(run(options.folder.resolve(), suite, kept))
+    text = tables.page(kept.ordered(), kept.noise, power, kept.documents, kept.positions)
     (HERE / "RESULTS.md").write_text(text, "utf-8")
     sys.stdout.write(text)
 
 
-def read_measured(item: dict[str, object]) -> Measured:
-    documents = {key: tuple(Divergence(**row) for row in item[key]) for key in ("windows", "traces")}  # type: ignore[attr-defined]
-    return Measured(**{**item, **documents, "broken": tuple(item["broken"])})  # type: ignore[arg-type]
+def read_measured(item: Mapping[str, Any]) -> Measured:
+    documents = {key: tuple(Divergence(**row) for row in item[key]) for key in ("windows", "traces")}
+    return Measured(**{**item, **documents, "broken": tuple(item["broken"])})
 
 
 if __name__ == "__main__":

@@ -177,6 +177,15 @@ async def test_a_reference_file_of_an_earlier_study_is_used(tmp_path: Path) -> N
         assert (await judge.check(engine, BASELINE, tmp_path)).verdict is QualityVerdict.FAILED
 
 
+async def test_a_reference_may_come_from_another_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_REFERENCE_API_KEY", "secret")
+    async with serving(ToyScorer()) as today, serving(ToyScorer()) as same, serving(ToyScorer(damage=0.8)) as worse:
+        judge = gate(reference=today.url)
+        assert (await judge.check(worse, BASELINE, tmp_path)).verdict is QualityVerdict.FAILED
+        assert (await judge.check(same, OTHER, tmp_path)).verdict is QualityVerdict.PASSED
+        assert today.requests
+
+
 def test_a_missing_reference_file_is_a_mistake_in_the_study(tmp_path: Path) -> None:
     spec = StudySpec.model_validate({"name": "n", "model": "toy", "quality": {"reference": "none.json"}})
     with pytest.raises(SpecError, match=r"none\.json: quality\.reference: cannot be read"):
