@@ -145,8 +145,9 @@ class _Builder:
         words = list(value.elements or ())
         if not quoted:
             words = [part for word in words for part in _resplit(word)]
-        if self.parts or self.given:
+        if any(part.text for part in self.parts):
             self._flush()
+        self.parts, self.given = [], False  # the quotes around an array are no word of their own
         self.words += [
             Word(w.text, w.start, w.end, w.via, w.missing, w.unknown, w.certain and value.certain) for w in words
         ]

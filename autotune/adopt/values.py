@@ -199,11 +199,19 @@ class Adopted:
 
     def line_of_argument(self, name: str) -> int | None:
         """1-based line where an argument stands, None where it is not written as one piece."""
-        for place in self.places:
+        for place in reversed(self.places):
             if name == place.name or name in place.names:
-                offset = place.setting.key[0] if place.setting else next((w.start for w in place.words), NOWHERE)
+                offset = place.setting.key[0] if place.setting else _offset(place.words)
                 return self.line_of(offset) if offset >= 0 else None
         return None
+
+
+def _offset(words: tuple[Word, ...]) -> int:
+    """Where the flag is written: in the command, or in the variable that it came through."""
+    if not words:
+        return NOWHERE
+    span = words[0].text.span
+    return span[0] if span is not None else words[0].start
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -58,15 +59,16 @@ class Tree:
         return self.origin(start), self.origin(end - 1) + 1 if end > start else self.origin(start)
 
 
-def parse(text: str, path: Path, origins: tuple[int, ...] = ()) -> list[Tree]:
-    """Every document of a YAML text.
+@lru_cache(maxsize=8)
+def parse(text: str, path: Path, origins: tuple[int, ...] = ()) -> tuple[Tree, ...]:
+    """Every document of a YAML text. Kept for a while, since every source looks at the same file.
 
     Raises:
         SpecError: it is no YAML.
     """
     yaml = YAML(typ="rt", pure=True)
     try:
-        return [Tree(text, node, origins) for node in yaml.compose_all(text) if node is not None]
+        return tuple(Tree(text, node, origins) for node in yaml.compose_all(text) if node is not None)
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else None
         hint = "mend the file"

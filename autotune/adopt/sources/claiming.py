@@ -25,7 +25,7 @@ def looks_like_yaml(document: Document) -> bool:
 
 
 def documents(document: Document) -> list[Tree]:
-    """The mappings of a YAML file; cached would be wrong here, since files are small and texts differ.
+    """The mappings of a YAML file.
 
     Raises:
         SpecError: it is no YAML.

@@ -100,8 +100,7 @@ class LlmD:
             if isinstance(container, MappingNode):
                 reading = read_container(tree, container, document, label=side, serves_alone=True)
                 if reading is not None:
-                    settings = tuple(replace(s, name=s.name) for s in base.settings)
-                    return replace(reading, label=side, settings=settings)
+                    return replace(reading, label=side, settings=base.settings)
         return replace(base, label=side)
 
 
@@ -136,7 +135,7 @@ def gather(tree: Tree, part: _Part, document: Document, *, containers: bool = Tr
             insertion = insertion or key_insertion(tree, node)
         elif kind == "key":
             name, key, value = next(item for item in items(_at(part, path[:-1])) if item[0] == path[-1])
-            argument = facts.argument_of(path)
+            argument = facts.argument_of((*part.path, *path))
             settings.append(Setting(argument, plain(value), tree.span(key), tree.span(value), name, own=True))
         elif containers or path[0] != "containers":
             words += _list_words(tree, node)

@@ -60,8 +60,19 @@ def _lines(text: str) -> Iterator[tuple[str, Traced]]:
         yield match.group(1), Traced.of(text)[match.end() : line]
 
 
+def _single(value: Traced, sign: str) -> Traced:
+    """`%%` stands for `%` everywhere, `$$` for `$` in commands."""
+    parts, position = [], 0
+    for match in re.finditer(re.escape(sign * 2), value.text):
+        parts.append(value[position : match.start() + 1])
+        position = match.end()
+    return joined([*parts, value[position:]])
+
+
 def _pairs(value: Traced) -> list[EnvSetting]:
-    reading = read_script(joined([Traced.made("env "), value]))
+    quoted = re.sub(r"\$", "\\\\$", value.text)  # systemd reads no variables here
+    shown = value if quoted == value.text else Traced.made(quoted)
+    reading = read_script(joined([Traced.made("env "), _single(shown, "%")]))
     words = reading.calls[0].words[1:] if reading.calls else ()
     return [_setting(word) for word in words if "=" in word.plain]
 
@@ -83,7 +94,7 @@ def _file_pairs(name: str, document: Document, notes: list[str]) -> list[EnvSett
 
 def _launch(value: Traced, document: Document, env: dict[str, Value]) -> Launch | None:
     start = len(value.text) - len(value.text.lstrip(_PREFIXES))
-    reading = read_script(value[start:], document.given, env=env)
+    reading = read_script(_single(value[start:], "%"), document.given, env=env)
     for call in reading.calls:
         launch = launch_of(Call(call.words, ()), document.given)
         if launch is not None:
