@@ -14,6 +14,7 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.load.bench import BenchPlan, bench, first_model
 from autotune.load.knee import Ramp
 from autotune.load.page import render_html
+from autotune.load.placement import place_load
 from autotune.load.vllm_definitions import read_records, vllm_figures
 from autotune.spec.study import LoadSpec, SloSpec, WarmupSpec, WindowSpec
 
@@ -130,3 +131,20 @@ def test_bad_slos_say_what_is_legal(text):
 def test_bad_options_say_what_is_legal(arguments):
     result = CliRunner().invoke(app, ["http://127.0.0.1:1", *arguments])
     assert isinstance(result.exception, SpecError)
+
+
+async def test_a_load_is_placed_at_the_baselines_knee(start_server, pieces, client, tmp_path):
+    places = asyncio.Semaphore(4)
+
+    async def script(server, request, reply):
+        async with places:
+            await pieces.plain(server, request, reply)
+
+    server = await start_server(script, ttft=0.03, step=0.004)
+    load = LOAD.model_copy(update={"knee": 1.0})
+    placed, knee, curve = await place_load(
+        server.target, load, trial_seed=1, folder=tmp_path, client=client, ramp=Ramp(1, 16, 2.0)
+    )
+    assert knee is not None and placed.levels == [knee.level.value]
+    assert knee.level.value in (4, 8)
+    assert len(curve) >= 4
