@@ -131,7 +131,8 @@ def _what_ran(spec: StudySpec, records: Sequence[TrialRecord], simulated: bool) 
         text += f" and {count_text(infeasible, 'more', 'more')} could not serve"
     if broken:
         text += f"; {count_text(broken, 'trial')} broke and taught nothing"
-    return f"{text}. All of it took {duration_text(spent.gpu_hours * 3600)} of GPU time."
+    kind = " of GPU time" if any(record.gpus for record in records) else ""
+    return f"{text}. All of it took {duration_text(spent.gpu_hours * 3600)}{kind}."
 
 
 def _was(count: int) -> str:

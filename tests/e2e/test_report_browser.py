@@ -20,6 +20,7 @@ from autotune.report.formats import write_report
 from autotune.report.page import html_page
 from autotune.report.picture import find_browser
 from autotune.report.values import ReportContent
+from autotune.spec.study import StudySpec
 from autotune.testing.history import history_spec, made_up_history
 
 BROWSER = find_browser()
@@ -149,6 +150,21 @@ def test_a_young_study_is_drawn_without_an_error(
     assert "NaN" not in dom
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_any_number_of_objectives_is_drawn(browser: Browser, tmp_path: Path, count: int) -> None:
+    metrics = [
+        {"metric": "ttft"},
+        {"metric": "output_throughput", "level": "best"},
+        {"metric": "tpot", "percentile": 50},
+    ]
+    spec = StudySpec.model_validate({**history_spec().model_dump(), "objectives": metrics[:count]})
+    dom = seen(browser.dom(write(tmp_path, gather(spec, made_up_history(30))), "--window-size=1280,900"))
+    drawn = dom.partition('id="front-chart">')[2].partition("</div>")[0]
+    outside = re.search(r'id="front-apart">(\d+) lie outside', dom)
+    assert drawn.count('class="mark"') + int(outside.group(1) if outside else 0) == 24, "all but the confirmation"
+    assert "NaN" not in dom
+
+
 def test_light_dark_and_phone_are_no_blank_pages(browser: Browser, content: ReportContent, tmp_path: Path) -> None:
     page = write(tmp_path, content)
     light = browser.colours(browser.picture(page, "light", "1280,1800", fragment="#light"))
@@ -185,9 +201,9 @@ def test_a_pointer_shows_the_configuration_and_a_click_opens_the_trial(
         SAY
         + """
     const mark = document.querySelector("#front-chart .mark[tabindex='0']");
-    mark.dispatchEvent(new PointerEvent("pointerenter", { clientX: 200, clientY: 200 }));
+    mark.dispatchEvent(new PointerEvent("pointerover", { clientX: 200, clientY: 200, bubbles: true }));
     say("tip", document.getElementById("tip").hidden ? "hidden" : document.getElementById("tip").textContent);
-    mark.dispatchEvent(new PointerEvent("pointerleave"));
+    mark.dispatchEvent(new PointerEvent("pointerout", { bubbles: true }));
     say("after", document.getElementById("tip").hidden);
     mark.dispatchEvent(new MouseEvent("click"));
     say("opened", document.querySelectorAll("#trials-table tr.more").length);

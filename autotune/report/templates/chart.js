@@ -3,11 +3,14 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const trials = data.trials;
 const byNumber = new Map(trials.map((trial) => [trial.number, trial]));
 
+// What the tooltip says of an element; one listener of the page serves all marks.
+const tips = new WeakMap();
 function build(space, tag, attributes, children) {
   const node = space ? document.createElementNS(space, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    if (name === "tip") tips.set(node, value);
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value);
   }
   for (const child of children) if (child !== undefined && child !== null) node.append(child);

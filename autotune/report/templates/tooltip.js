@@ -1,20 +1,25 @@
 // One tooltip for all charts; for pointers and for the keyboard.
 const tip = place("tip");
-function showTip(event, lines) {
+function showTip(event, node, lines) {
   tip.replaceChildren(...lines);
   tip.hidden = false;
-  const spot = event.clientX !== undefined && event.type !== "focus" ? { x: event.clientX, y: event.clientY } : null;
-  const box = event.target.getBoundingClientRect();
+  const spot = event.clientX !== undefined && event.type !== "focusin" ? { x: event.clientX, y: event.clientY } : null;
+  const box = node.getBoundingClientRect();
   const [x, y] = spot ? [spot.x, spot.y] : [box.right, box.top];
   const left = x + 16 + tip.offsetWidth > innerWidth ? Math.max(6, x - 16 - tip.offsetWidth) : x + 16;
   tip.style.left = `${left}px`;
   tip.style.top = `${Math.max(6, Math.min(y + 14, innerHeight - tip.offsetHeight - 6))}px`;
 }
 const hideTip = () => { tip.hidden = true; };
-function tipped(lines, more) {
-  const show = (event) => showTip(event, lines());
-  return { onpointerenter: show, onpointermove: show, onpointerleave: hideTip, onfocus: show, onblur: hideTip, ...more };
+const tipped = (lines, more) => ({ tip: lines, ...more });
+function tipAt(event) {
+  let node = event.target;
+  while (node instanceof Element && !tips.has(node)) node = node.parentNode;
+  if (node instanceof Element) showTip(event, node, tips.get(node)());
+  else hideTip();
 }
+for (const kind of ["pointerover", "pointermove", "focusin"]) document.addEventListener(kind, tipAt);
+for (const kind of ["pointerout", "focusout"]) document.addEventListener(kind, hideTip);
 addEventListener("scroll", hideTip, { passive: true });
 
 const tipRow = (name, value) => html("div", { class: "row" }, html("span", {}, name), html("span", {}, value));
