@@ -17,7 +17,7 @@ from autotune.quality.paired import MARGIN, Paired, power_sentence
 from autotune.quality.report import QualityCheck, QualityVerdict
 from autotune.quality.sanity import yes_or_no
 from autotune.quality.tasks import Task, ask, read_task
-from autotune.quality.wire import HttpScorer, ScorerError
+from autotune.quality.wire import HttpScorer, ScorerError, first_error
 
 COMMAND_TIMEOUT_S = 3600.0
 
@@ -134,7 +134,7 @@ class _OwnTask:
             async with HttpScorer(engine.url, engine.served_model, engine.api_key) as scorer:
                 right = await ask(scorer, self.task, self.concurrency)
         except* ScorerError as errors:
-            problem = str(errors.exceptions[0])
+            problem = str(first_error(errors))
         return problem or {str(index): item for index, item in enumerate(right)}
 
 

@@ -16,14 +16,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import sanity
-from autotune.quality.corpus import PROBE
+from autotune.quality.candidate import candidate_checks
 from autotune.quality.finalist import Finals, combined, finals_of
-from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_windows, record
+from autotune.quality.observe import Observation, Suite, record
 from autotune.quality.precision import precision_key, same_precision
 from autotune.quality.reference import Reference, read_reference
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
-from autotune.quality.verdict import Limits, divergence_checks, verdict_of, violation_of
-from autotune.quality.wire import HttpScorer, Scorer, ScorerError
+from autotune.quality.verdict import Limits, verdict_of, violation_of
+from autotune.quality.wire import HttpScorer, Scorer, ScorerError, first_error
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
 
@@ -190,60 +190,6 @@ class Gate:
         return _hash([self.suite.hash, self.spec.model, self.spec.revision])
 
 
-async def candidate_checks(
-    scorer: Scorer, reference: Reference, suite: Suite, limits: Limits, seen: Observation | None = None
-) -> list[QualityCheck]:
-    """Tiers 0 and 1 of one engine against a reference.
-
-    Args:
-        scorer: the engine.
-        reference: what it is compared with.
-        suite: how many continuations are in flight.
-        limits: the study's limits.
-        seen: what the engine has shown already.
-
-    Raises:
-        ScorerError: the engine does not answer (within an exception group where several requests were in flight).
-    """
-    checks = await text_checks(scorer, reference)
-    checks += await _writing_checks(scorer, reference)
-    fresh = seen is None
-    seen = seen or await observe(scorer, reference, suite.concurrency)
-    # Whoever recorded the reference is held responsible for the reference's own numbers, too.
-    own = () if fresh else tuple(window.scored for window in reference.windows)
-    finite = sanity.finite_check([*seen.scored, *own])
-    checks.append(finite)
-    if finite.verdict is QualityVerdict.FAILED:
-        return checks
-    compared = divergence_checks(seen.windows, seen.traces, reference.noise, limits)
-    rest = reference.windows[reference.documents :]
-    if verdict_of(compared) is QualityVerdict.UNDECIDED and rest:
-        more = [item for item, _ in await observe_windows(scorer, rest)]
-        compared = divergence_checks([*seen.windows, *more], seen.traces, reference.noise, limits)
-    wanted = reference.abilities if fresh else frozenset[str]()
-    return [*checks, *compared, *await sanity.structured_checks(scorer, wanted)]
-
-
-async def text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
-    """Same ids for the same text, and for the same conversation."""
-    same = await scorer.tokenize(PROBE) == reference.probe
-    found = [sanity.yes_or_no("tokenizer", same, "" if same else "the tokenizer splits the probe text differently")]
-    if reference.chat:
-        same = await chat_ids(scorer) == reference.chat
-        note = "" if same else "the chat template renders the probe conversation differently"
-        found.append(sanity.yes_or_no("template", same, note))
-    return found
-
-
-async def _writing_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:
-    """One free continuation: exactly as long as asked for, and no collapse."""
-    if not reference.traces:
-        return []
-    trace = reference.traces[0]
-    written = await scorer.continue_(trace.prompt, len(trace.tokens))
-    return [sanity.count_check(len(trace.tokens), written), sanity.repetition_check(trace.tokens, written.tokens)]
-
-
 def _without_reference() -> QualityCheck:
     check = sanity.yes_or_no("reference", False, "the baseline has left no reference yet")
     return replace(check, verdict=QualityVerdict.UNDECIDED)
@@ -251,15 +197,10 @@ def _without_reference() -> QualityCheck:
 
 def _no_answer(errors: BaseExceptionGroup[ScorerError], engine: RunningEngine) -> QualityCheck:
     """The engine died or refused while it was scored. A dead one is the driver's case; a refusal leaves it open."""
-    first = _first(errors)
+    first = first_error(errors)
     check = sanity.yes_or_no("answers", False, str(first)[:300])
     broken = first.status >= 500 and engine.failure() is None
     return replace(check, verdict=QualityVerdict.FAILED if broken else QualityVerdict.UNDECIDED)
-
-
-def _first(errors: BaseExceptionGroup[ScorerError]) -> ScorerError:
-    inner = errors.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def _hash(values: Sequence[object]) -> str:

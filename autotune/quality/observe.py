@@ -20,7 +20,7 @@ from autotune.quality import corpus
 from autotune.quality.divergence import Divergence, by_bucket, divergence, statistics
 from autotune.quality.reference import Noise, Reference, Trace, Window
 from autotune.quality.sanity import abilities
-from autotune.quality.wire import Scored, Scorer, ScorerError
+from autotune.quality.wire import Scored, Scorer, ScorerError, first_error
 
 SCORING_IN_FLIGHT = 2
 RESERVE = 3
@@ -71,11 +71,19 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an engine showed: divergences of the fixed texts and of the continuations, and its raw distributions."""
+    """What an engine showed.
+
+    Attributes:
+        windows: divergences of the fixed texts.
+        traces: divergences of the continuations.
+        scored: its raw distributions.
+        refused: what it would not do, by path (`prefill`, `decode`), in its own words.
+    """
 
     windows: tuple[Divergence, ...]
     traces: tuple[Divergence, ...]
     scored: tuple[Scored, ...]
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key: str) -> tuple[Reference, Observation]:
@@ -85,18 +93,20 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
         The reference, and what the same engine showed when it ran again at the tuned concurrency.
 
     Raises:
-        ScorerError: the server cannot score texts.
+        ScorerError: the server can score texts neither while it reads nor while it writes, or does not answer.
     """
     ids = [await scorer.tokenize(text.content) for text in corpus.texts()]
     context = await scorer.context() or suite.positions + suite.decode_tokens + 2
     length = min(suite.positions + 1, context - 1)
     cut = corpus.windows(ids, length, suite.documents * RESERVE)
-    scored = await _each(cut, scorer.score, SCORING_IN_FLIGHT)
-    windows = tuple(Window(tokens, found) for tokens, found in zip(cut, scored, strict=True))
+    scored, unread = await _unless_refused(_each(cut, scorer.score, SCORING_IN_FLIGHT))
+    traces, unwritten = await _unless_refused(_record_traces(scorer, suite, cut, ids, context))
+    if unread and unwritten:
+        raise ScorerError(f"no log-probabilities: {unread}", 400)
+    windows = tuple(Window(tokens, found) for tokens, found in zip(cut, scored, strict=False))
     reference = Reference(
         suite.hash, model, version, key, await scorer.tokenize(corpus.PROBE), await chat_ids(scorer), windows,
-        min(suite.documents, len(windows)), await _record_traces(scorer, suite, cut, ids, context),
-        await abilities(scorer), {},
+        min(suite.documents, len(windows)), tuple(traces), await abilities(scorer), {},
     )  # fmt: skip
     again = await observe(scorer, reference, suite.concurrency)
     return replace(reference, noise=await _noise(scorer, reference, again)), again
@@ -104,9 +114,29 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
 
 async def observe(scorer: Scorer, reference: Reference, concurrency: int) -> Observation:
     """Score an engine on the texts that are always scored, last one first, and on all continuations."""
-    seen = await observe_windows(scorer, reference.windows[: reference.documents][::-1])
-    traces = await observe_traces(scorer, reference.traces, concurrency)
-    return Observation(tuple(item for item, _ in seen), tuple(traces), tuple(scored for _, scored in seen))
+    first = reference.windows[: reference.documents][::-1]
+    read, unread = await _unless_refused(observe_windows(scorer, first))
+    wrote, unwritten = await _unless_refused(observe_traces(scorer, reference.traces, concurrency))
+    return Observation(
+        tuple(item for item, _ in read),
+        tuple(item for item, _ in wrote),
+        tuple(scored for _, scored in (*read, *wrote)),
+        tuple((path, why) for path, why in (("prefill", unread), ("decode", unwritten)) if why),
+    )
+
+
+async def _unless_refused(answers: Awaitable[list[_R]]) -> tuple[list[_R], str]:
+    """The answers, or none and the server's words where it lives and cannot do what was asked."""
+    found: list[_R] = []
+    why = ""
+    try:
+        found = await answers
+    except* ScorerError as errors:
+        first = first_error(errors)
+        if not first.refused:
+            raise
+        why = str(first)
+    return found, why
 
 
 async def chat_ids(scorer: Scorer) -> tuple[int, ...]:
@@ -129,12 +159,12 @@ async def observe_windows(scorer: Scorer, windows: Sequence[Window]) -> list[tup
     return await _each(windows, one, SCORING_IN_FLIGHT)
 
 
-async def observe_traces(scorer: Scorer, traces: Sequence[Trace], concurrency: int) -> list[Divergence]:
+async def observe_traces(scorer: Scorer, traces: Sequence[Trace], concurrency: int) -> list[tuple[Divergence, Scored]]:
     """Let the engine write the reference's continuations and compare every step."""
 
-    async def one(trace: Trace) -> Divergence:
+    async def one(trace: Trace) -> tuple[Divergence, Scored]:
         scored = await follow(scorer, trace)
-        return divergence(trace.scored.head(len(scored)), scored, trace.bucket)
+        return divergence(trace.scored.head(len(scored)), scored, trace.bucket), scored
 
     short = [trace for trace in traces if trace.bucket == "decode"]
     long = [trace for trace in traces if trace.bucket != "decode"]
@@ -173,7 +203,7 @@ def retarget(scored: Scored, tokens: Sequence[int]) -> Scored:
 
 async def _record_traces(
     scorer: Scorer, suite: Suite, cut: Sequence[tuple[int, ...]], ids: Sequence[Sequence[int]], context: int
-) -> tuple[Trace, ...]:
+) -> list[Trace]:
     """Continuations of the first windows (halved, so that they do not end where a text ends), then of long texts."""
     prompts = [(tokens[: max(1, len(tokens) // 2)], "decode") for tokens in cut[: suite.traces]]
     count = suite.decode_tokens
@@ -183,7 +213,7 @@ async def _record_traces(
             starts = range(0, len(ids), max(1, len(ids) // LONG_TRACES))
             texts = [corpus.long_text(ids, length, start) for start in list(starts)[:LONG_TRACES]]
             found += [await _trace(scorer, tokens, min(16, count), bucket) for tokens in texts]
-    return tuple(found)
+    return found
 
 
 async def _trace(scorer: Scorer, prompt: tuple[int, ...], count: int, bucket: str) -> Trace:
@@ -195,9 +225,13 @@ async def _noise(scorer: Scorer, reference: Reference, again: Observation) -> di
     """The reference against itself: in another order and other batches (`again`), and a part of it one at a time."""
     some = reference.windows[: min(ALONE, reference.documents)]
     alone = [divergence(window.scored, await scorer.score(window.tokens)) for window in some]
-    floor = {"prefill": noise_of(again.windows).worst(noise_of(alone))}
     short = [trace for trace in reference.traces if trace.bucket == "decode"][:ALONE]
-    for traces in (again.traces, await observe_traces(scorer, short, 1)):
+    written = [item for item, _ in await observe_traces(scorer, short, 1)]
+    floor: dict[str, Noise] = {}
+    for documents in (again.windows, alone):
+        if documents:
+            floor["prefill"] = floor.get("prefill", Noise()).worst(noise_of(documents))
+    for traces in (again.traces, written):
         for bucket, found in by_bucket(traces).items():
             floor[bucket] = floor.get(bucket, Noise()).worst(noise_of(found))
     return floor

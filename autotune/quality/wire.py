@@ -87,6 +87,12 @@ class ScorerError(Exception):
         return 400 <= self.status < 500
 
 
+def first_error(errors: BaseExceptionGroup[ScorerError]) -> ScorerError:
+    """The first of several failures, however deep it lies."""
+    inner = errors.exceptions[0]
+    return first_error(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
 class Scorer(Protocol):
     """A server under the gate. Every method raises `ScorerError` where it gets no usable answer."""
 

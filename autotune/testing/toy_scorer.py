@@ -29,6 +29,7 @@ class ToyScorer:
         json: what is answered under a JSON schema; empty: the server refuses.
         dead: no request is answered.
         wrong: share of sums that it gets wrong.
+        refuses: `score` or `continue`: answered with status 400.
         short: so many tokens are missing in every continuation.
     """
 
@@ -41,6 +42,7 @@ class ToyScorer:
     json: str = '{"cold": true}'
     dead: bool = False
     short: int = 0
+    refuses: tuple[str, ...] = ()
     wrong: float = 0.0
     seed: int = 0
     requests: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
@@ -53,13 +55,13 @@ class ToyScorer:
         return await self.tokenize("".join(self.template + message["content"] for message in messages))
 
     async def score(self, tokens: Sequence[int]) -> Scored:
-        self._alive()
+        self._alive("score")
         draw = self._draw(tokens)
         rows = [self._row(tokens[: at + 1], draw) for at in range(len(tokens) - 1)]
         return scored_of(rows, tokens[1:])
 
     async def continue_(self, tokens: Sequence[int], count: int) -> Continuation:
-        self._alive()
+        self._alive("continue")
         draw, held, rows = self._draw(tokens), list(tokens), []
         for _ in range(count - self.short):
             row = self._row(held, draw)
@@ -87,7 +89,9 @@ class ToyScorer:
     async def context(self) -> int:
         return 100_000
 
-    def _alive(self) -> None:
+    def _alive(self, what: str = "") -> None:
+        if what in self.refuses:
+            raise ScorerError(f"{what} is not supported", 400)
         if self.dead:
             raise ScorerError("connection refused")
 

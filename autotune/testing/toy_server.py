@@ -74,16 +74,18 @@ class ToyEngine:
         if not isinstance(tokens, list):
             return {"choices": [{"text": await self.model.complete(str(tokens), count)}]}
         choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": "length"}
-        written = await self.model.continue_(tokens, count)
+        reported = count
         if "prompt_logprobs" in body:
             rows = _listed(await self.model.score(tokens), tokens[1:])
             named = [{str(token): {"logprob": value} for token, value in row.items()} for row in rows]
             choice["prompt_logprobs"] = [None, *named]
         else:
+            written = await self.model.continue_(tokens, count)
+            reported = written.completion_tokens
             rows = _listed(written.scored, written.tokens)
             tops = [{f"token_id:{token}": value for token, value in row.items()} for row in rows]
             choice |= {"token_ids": written.tokens, "logprobs": {"top_logprobs": tops}}
-        return {"choices": [choice], "usage": {"completion_tokens": written.completion_tokens}}
+        return {"choices": [choice], "usage": {"completion_tokens": reported}}
 
     async def _chat(self, body: Body) -> Body:
         reply = await self.model.chat(body)

@@ -32,8 +32,8 @@ import numpy as np
 from autotune.engine.cpu_setup import CpuEngine, ensure
 from autotune.engine.protocol import Lease, RunningEngine, StartFailure
 from autotune.engine.registry import create_engine
+from autotune.quality.candidate import text_checks
 from autotune.quality.divergence import Divergence, statistics
-from autotune.quality.gate import text_checks
 from autotune.quality.observe import Suite, observe, record
 from autotune.quality.reference import Noise, Reference, read_reference
 from autotune.quality.report import QualityVerdict

@@ -110,6 +110,26 @@ async def test_a_collapse_into_one_token_is_seen(tmp_path: Path) -> None:
     assert "repetition" in failed(report)
 
 
+@pytest.mark.parametrize(("refused", "name"), [("score", "kl"), ("continue", "kl[decode]")])
+async def test_a_path_that_the_engine_refuses_to_show_stays_open(refused: str, name: str, tmp_path: Path) -> None:
+    report = await compared(ToyScorer(refuses=(refused,)), tmp_path)
+    assert report.verdict is QualityVerdict.UNDECIDED
+    open_checks = [check for check in report.checks if check.verdict is QualityVerdict.UNDECIDED]
+    assert [check.name for check in open_checks] == [name]
+    assert "is not supported" in open_checks[0].note
+    damaged = await compared(ToyScorer(refuses=(refused,), damage=0.8), tmp_path)
+    assert damaged.verdict is QualityVerdict.FAILED, "the other path still decides against it"
+
+
+@pytest.mark.parametrize("refused", ["score", "continue"])
+async def test_a_baseline_that_shows_one_path_only_is_compared_on_that_one(refused: str, tmp_path: Path) -> None:
+    half = ToyScorer(refuses=(refused,))
+    judge = gate()
+    async with serving(half) as engine, serving(ToyScorer(damage=0.8)) as worse:
+        assert (await judge.check(engine, BASELINE, tmp_path)).verdict is QualityVerdict.PASSED
+        assert (await judge.check(worse, OTHER, tmp_path)).verdict is QualityVerdict.FAILED
+
+
 async def test_one_precision_is_checked_once_also_after_a_restart(tmp_path: Path) -> None:
     memory = Memory()
     async with serving(ToyScorer()) as engine:
