@@ -19,7 +19,7 @@ import httptools
 from autotune.load.wire import FAILED, OK, UNFINISHED, WireRequest
 
 NAN = float("nan")
-TAIL_READS = 8
+TAIL_READS = 4
 """Reads kept for the end of a stream: last token, finish reason, usage and [DONE] may come one by one."""
 MAX_ERROR_BODY = 2000
 
