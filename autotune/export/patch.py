@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.adopt.registry import adopt_text
 from autotune.adopt.values import Adopted
@@ -112,7 +112,7 @@ def _proven(
     """The text with every edit that reads back as wanted, and what does not."""
     wrong: set[str] = set()
     while True:
-        kept = [edit for name, group in edits.items() if name not in wrong for edit in group]
+        kept = [_ended(edit, adopted.text) for name, group in edits.items() if name not in wrong for edit in group]
         try:
             text = apply(adopted.text, kept)
         except ValueError:
@@ -122,6 +122,13 @@ def _proven(
         if not found or not kept:
             return text, wrong
         wrong |= found
+
+
+def _ended(edit: Edit, text: str) -> Edit:
+    """New lines end as the file's own lines do."""
+    if "\r\n" not in text or "\n" not in edit.text:
+        return edit
+    return replace(edit, text=edit.text.replace("\r\n", "\n").replace("\n", "\r\n"))
 
 
 def _misread(

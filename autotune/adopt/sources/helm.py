@@ -118,8 +118,8 @@ class Helm:
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """One engine a document."""
-        trees = documents(document)
-        return tuple(gather(tree, _Part((), tree.root), document) for tree in trees)
+        found = [gather(tree, _Part((), tree.root), document) for tree in documents(document)]
+        return tuple(reading for reading in found if reading.settings or reading.line is not None)
 
 
 def gather(tree: Tree, part: _Part, document: Document, *, containers: bool = True) -> Reading:

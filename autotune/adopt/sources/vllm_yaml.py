@@ -31,7 +31,10 @@ class VllmYaml:
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """One engine."""
-        tree = documents(document)[0]
+        trees = documents(document)
+        if not trees:
+            return ()
+        tree = trees[0]
         root = tree.root if isinstance(tree.root, MappingNode) else None
         settings = settings_of(tree, root)
         return (Reading(document.path.name, settings=settings, settings_insertion=key_insertion(tree, root)),)

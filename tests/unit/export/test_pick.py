@@ -1,0 +1,58 @@
+"""Which configuration is exported, and with which evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.errors import SpecError
+from autotune.export.pick import read_export
+from autotune.study import Study
+
+
+@pytest.mark.parametrize(
+    ("pick", "seqs"),
+    [("recommendation", 384), ("best-throughput", 384), ("lowest-ttft", 64), ("knee", 128), ("trial:2", 512)],
+)
+def test_picks(study: Study, pick: str, seqs: int) -> None:
+    assert read_export(study, pick).config.get("max_num_seqs") == seqs
+
+
+def test_the_recommendation_brings_its_proof(study: Study) -> None:
+    found = read_export(study)
+    assert found.evidence.gains == (("output_throughput@last", 1.3, 1.27, 1.33),)
+    assert found.evidence.trials == (1,)
+    assert found.evidence.quality == "quality gate passed"
+    assert found.evidence.hardware == "1 x NVIDIA H100, driver 570.1"
+    assert found.ready_s == 95.0
+    assert not found.evidence.simulated
+    assert not found.evidence.warnings
+
+
+def test_what_was_not_proven_says_so(study: Study) -> None:
+    assert "not confirmed" in read_export(study, "best-throughput").evidence.claim
+    assert "does not hold" in read_export(study, "trial:2").evidence.warnings[0]
+    assert "does not fit" in read_export(study, "trial:5").evidence.warnings[0]
+
+
+def test_secrets_of_the_study_stay_references(study: Study) -> None:
+    assert dict(read_export(study).config.env) == {"HF_TOKEN": "${HF_TOKEN}"}
+
+
+def test_another_version_is_named(study: Study) -> None:
+    found = read_export(study, "trial:0", "0.27.1")
+    assert any("measure again" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("study", ["simulated"], indirect=True)
+def test_a_simulated_study_says_so(study: Study) -> None:
+    assert read_export(study).evidence.simulated
+
+
+@pytest.mark.parametrize(
+    ("pick", "message"),
+    [("trial:99", "no trial 99"), ("best", "unknown"), ("trial:x", "unknown")],
+)
+def test_a_wrong_pick_says_what_is_there(study: Study, pick: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        read_export(study, pick)
+    assert caught.value.hint
