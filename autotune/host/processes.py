@@ -91,3 +91,11 @@ def command_line(pid: int) -> str:
         return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def process_name(pid: int) -> str:
+    """The kernel's name of a process, at most 15 characters; empty where it is gone."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""

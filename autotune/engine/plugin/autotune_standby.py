@@ -1,10 +1,10 @@
 """An interpreter that has imported vLLM and waits for its command line. Runs in vLLM's environment, not in ours.
 
-    python autotune_standby.py SOCKET [MODEL_DIR]
+    python autotune_standby.py SOCKET
 
-It imports what `vllm serve` and its engine process will need, touches no GPU, and listens on the Unix socket. One
-connection brings one JSON line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer is
-``ready\\n``; from then on this process is `vllm serve`. It ends by itself when it must not be used.
+It imports what `vllm serve` will need, touches no GPU, and listens on the Unix socket. One connection brings one JSON
+line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer is ``ready\\n``; from then on this process
+is `vllm serve`. It ends by itself when it must not be used.
 """
 
 import contextlib
@@ -16,55 +16,41 @@ import sys
 
 MODULES = (
     "vllm.entrypoints.cli.main",
+    "vllm.entrypoints.cli.benchmark.main",
+    "vllm.entrypoints.cli.openai",
+    "vllm.entrypoints.cli.run_batch",
     "vllm.entrypoints.cli.serve",
     "vllm.entrypoints.openai.api_server",
     "vllm.engine.arg_utils",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.engine.core_client",
-    "vllm.v1.executor.multiproc_executor",
-    "vllm.v1.executor.uniproc_executor",
-    "vllm.v1.worker.gpu_worker",
-    "vllm.v1.worker.gpu.model_runner",
-    "vllm.v1.worker.gpu.warmup",
-    "vllm.v1.worker.gpu_model_runner",
-    "vllm.v1.attention.backends.flash_attn",
-    "vllm.compilation.backends",
-    "vllm.compilation.decorators",
-    "vllm.model_executor.model_loader",
-    "vllm.model_executor.warmup.kernel_warmup",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
     "transformers",
 )
-"""Names of several versions; one that this vLLM does not have is passed over."""
-CLI = ("vllm.entrypoints.cli.benchmark.main", "vllm.entrypoints.cli.openai", "vllm.entrypoints.cli.run_batch")
+"""What `vllm serve` imports itself before it starts its engine process, and nothing that looks at a GPU.
+
+Names of several versions; one that this vLLM does not have is passed over.
+"""
 
 
-def prepare(model: str) -> None:
+def prepare() -> None:
     """Import everything; a module that is missing costs nothing but time later."""
-    for name in (*MODULES, *CLI):
+    # The other way to ask whether there is a GPU opens the driver, and a forked child could then not use it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    for name in MODULES:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    if model:
-        with contextlib.suppress(Exception):
-            load_model_class(model)
 
 
-def load_model_class(model: str) -> None:
-    """Import the module that defines the model's architecture."""
-    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
-        names = json.load(file)["architectures"]
-    registry = importlib.import_module("vllm.model_executor.models.registry").ModelRegistry
-    for name in names:
-        entry = registry.models.get(name)
-        importlib.import_module(entry.module_name)
-
-
-def gpu_untouched() -> bool:
-    """A forked engine process could not use a GPU that this process had initialised."""
+def can_be_forked() -> bool:
+    """Whether a forked child could use the GPU: asked of a child, because only there torch says so."""
     torch = importlib.import_module("torch")
-    return not torch.cuda.is_initialized()
+    if torch.cuda.is_initialized():
+        return False
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if torch.cuda._is_in_bad_fork() else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def wait(path: str) -> dict:
@@ -106,8 +92,8 @@ def become(order: dict) -> None:
 
 def main() -> None:
     path = sys.argv[1]
-    prepare(sys.argv[2] if len(sys.argv) > 2 else "")
-    if not gpu_untouched():
+    prepare()
+    if not can_be_forked():
         sys.exit(4)
     become(wait(path))
     # Looked up only now: the console script of vLLM does the same, and its own checks see the final command line.
