@@ -20,7 +20,7 @@ def serving(args: dict, facts: ModelFacts):
 
 @pytest.mark.parametrize(
     ("model", "args", "gib"),
-    [  # sizes of the published checkpoints over the ranks
+    [  # GLM from a start log; the others nominal sizes of the checkpoints over the ranks
         ("glm-4-9b", {}, 17.56),
         ("qwen3-14b", {}, 27.5),
         ("gemma-7b", {}, 15.9),
