@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from autotune.export.evidence import comment
+from autotune.export.facts import deployment_facts
 from autotune.export.pods import container, volumes
 from autotune.export.values import ExportFile, ExportInput
 from autotune.export.yaml_text import yaml_text
@@ -36,7 +37,7 @@ class Kubernetes:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": recommendation.name, "labels": labels},
-            "spec": {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+            "spec": {"selector": labels, "ports": [{"name": "http", "port": deployment_facts().port, "targetPort": "http"}]},
         }
         text = comment(recommendation) + yaml_text(deployment) + "---\n" + yaml_text(service)
         return (ExportFile(PurePosixPath(f"{recommendation.name}-deployment.yaml"), text),)
