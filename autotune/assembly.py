@@ -42,10 +42,10 @@ from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
 from autotune.space.space import SearchSpace
-from autotune.spec.study import StudySpec
+from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
 from autotune.study import Study, open_study
-from autotune.trial import QualityGate
+from autotune.trial import Placement, QualityGate
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class StudyParts:
     standby: Standby
     preflight: StudyPreflight
     gate: QualityGate | None
+    placement: Placement
     proposer: Proposer
     view: OptunaView
     vocabulary: int
@@ -189,6 +190,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
         standby=standby,
         preflight=made.preflight,
         gate=gate_for(spec, _Documents(store, "quality"), made.baseline, beside=study.path.parent),
+        placement=_StoredPlacement(store),
         proposer=_proposer(made, found, engine),
         view=OptunaView(study.database, spec.name, made.space, made.objectives),
         vocabulary=made.facts.vocabulary if made.facts else 0,
@@ -279,6 +281,20 @@ def _lease_gpus(spec: StudySpec, host: GpuHost) -> int:
         return 0
     count = spec.hardware.gpus if spec.hardware.gpus is not None else len(spec.hardware.devices or host.gpus)
     return count // spec.hardware.parallel_trials
+
+
+@dataclass(frozen=True)
+class _StoredPlacement:
+    """The placed load, in the study's database."""
+
+    store: Store
+
+    def get(self) -> LoadSpec | None:
+        body = self.store.get("load", "placed")
+        return LoadSpec.model_validate_json(body) if body is not None else None
+
+    def put(self, load: LoadSpec) -> None:
+        self.store.put("load", "placed", load.model_dump_json())
 
 
 @dataclass(frozen=True)

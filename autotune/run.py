@@ -105,6 +105,7 @@ class StudyRun:
             client=client,
             preflight=parts.preflight,
             gate=parts.gate,
+            placement=parts.placement,
             folder=parts.folder,
             observer=self._observer,
             environment=parts.environment,

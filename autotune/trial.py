@@ -16,11 +16,12 @@ from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailur
 from autotune.errors import AutotuneError
 from autotune.events import Observer, StageStarted
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
+from autotune.load.placement import place_load
 from autotune.load.report import LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport
 from autotune.space.config import EngineConfig
-from autotune.spec.study import StudySpec
+from autotune.spec.study import LoadSpec, StudySpec
 
 
 class Preflight(Protocol):
@@ -40,6 +41,16 @@ class QualityGate(Protocol):
         """The verdict on `config`, measured or taken from an earlier trial with the same precision."""
 
 
+class Placement(Protocol):
+    """Where a study's load stands when it is placed relative to the baseline's knee."""
+
+    def get(self) -> LoadSpec | None:
+        """The placed load, or None before the baseline was climbed."""
+
+    def put(self, load: LoadSpec) -> None:
+        """Keep it for all later trials and sessions."""
+
+
 @dataclass(frozen=True)
 class Bench:
     """Where trials run: everything that stays the same from one trial to the next."""
@@ -49,6 +60,7 @@ class Bench:
     client: LoadClient
     preflight: Preflight
     gate: QualityGate | None
+    placement: Placement
     folder: Path
     observer: Observer
     environment: tuple[tuple[str, str], ...] = ()
@@ -154,6 +166,8 @@ async def _measure(
         load = await _load(bench, engine, number, folder, progress)
         if load.invalid:
             return Broken("invalid_measurement", "; ".join(load.invalid))
+        if all(level.stopped and not level.metrics for level in load.levels):
+            return Infeasible("hopeless", "; ".join(f"{level.level}: {level.stopped}" for level in load.levels))
         quality = await _quality(bench, obtained, proposal.config, number, folder, progress)
     except EngineDied as death:
         return await _death(bench, engine, str(death))
@@ -166,9 +180,10 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
 
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
     with progress.stage("load"):
+        spec = await _placed(bench, engine, target, number, folder)
         report = await measure(
             target,
-            bench.spec.load,
+            spec,
             slos=bench.spec.slos,
             objectives=bench.spec.objectives,
             trial_seed=number,
@@ -178,6 +193,7 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
             alive=lambda: _death_sentence(engine),
             on_progress=seen,
             client=bench.client,
+            gpus=bench.keeper.lease.gpus,
         )
     warmup = sum(level.warmup_s for level in report.levels) / engine.time_scale
     window = sum(level.window_s for level in report.levels) / engine.time_scale
@@ -185,6 +201,28 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
     progress.seconds |= {"warmup": warmup, "measure": window}
     progress.seconds["overhead"] = progress.seconds.get("overhead", 0.0) + max(0.0, spent - warmup - window)
     return report
+
+
+async def _placed(bench: Bench, engine: RunningEngine, target: Target, number: int, folder: Path) -> LoadSpec:
+    """The load as it is put on every engine; the first engine, the baseline, is climbed to its knee where asked for."""
+    load = bench.spec.load
+    if load.knee is None:
+        return load
+    placed = bench.placement.get()
+    if placed is None:
+        bench.observer.notify(StageStarted(number, "measure", "climbing to the baseline's knee"))
+        placed, _, _ = await place_load(
+            target,
+            load,
+            trial_seed=number,
+            folder=folder,
+            client=bench.client,
+            metrics=engine.metrics,
+            reset=engine.reset_caches,
+            alive=lambda: _death_sentence(engine),
+        )
+        bench.placement.put(placed)
+    return placed.model_copy(update={"seed": load.seed})
 
 
 async def _quality(
