@@ -117,10 +117,12 @@ async def measure(scorer: HttpScorer, reference: Reference, suite: Suite, name: 
     seen = await observe(scorer, reference, suite.concurrency)
     if finite_check(seen.scored).verdict is QualityVerdict.FAILED:
         broken.append("finite")
-    texts = [window.tokens for window in reference.windows[: reference.documents]]
+    windows = reference.windows[: reference.documents]
+    texts = [window.tokens for window in windows]
+    read = seen.scored[: len(windows)][::-1]  # they are scored last one first
     return Measured(
-        name, seen.windows[::-1], seen.traces, accuracy(texts, seen.scored[::-1]),
-        accuracy(texts, [window.scored for window in reference.windows[: reference.documents]]), tuple(broken),
+        name, seen.windows[::-1], seen.traces, accuracy(texts, read),
+        accuracy(texts, [window.scored for window in windows]), tuple(broken),
         time.monotonic() - begin,
     )  # fmt: skip
 

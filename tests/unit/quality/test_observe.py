@@ -1,0 +1,109 @@
+"""Following the reference's text, recording, and the noise floor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from autotune.quality.divergence import divergence
+from autotune.quality.observe import Suite, follow, record, retarget
+from autotune.quality.reference import Trace
+from autotune.quality.wire import Continuation, Scored, scored_of
+from autotune.testing.toy_scorer import ToyScorer
+
+PROMPT = (3, 1, 4, 1, 5)
+
+
+@dataclass(frozen=True)
+class Counting(ToyScorer):
+    """Remembers the prompts that it continued and how much was in flight."""
+
+    prompts: list[tuple[int, ...]] = field(default_factory=list, compare=False)
+
+    async def continue_(self, tokens: Sequence[int], count: int) -> Continuation:
+        self.prompts.append(tuple(tokens))
+        return await super().continue_(tokens, count)
+
+
+async def trace_of(model: ToyScorer, count: int = 24) -> Trace:
+    written = await model.continue_(PROMPT, count)
+    return Trace(PROMPT, written.tokens, written.scored, "decode")
+
+
+async def test_an_equal_engine_is_followed_in_one_request() -> None:
+    trace, model = await trace_of(ToyScorer()), Counting()
+    scored = await follow(model, trace)
+    assert len(model.prompts) == 1
+    assert divergence(trace.scored, scored).kl == pytest.approx(0)
+
+
+async def test_after_another_token_it_goes_on_from_the_references_text() -> None:
+    trace, model = await trace_of(ToyScorer()), Counting(damage=0.3)
+    scored = await follow(model, trace)
+    assert len(model.prompts) > 1
+    for prompt in model.prompts:
+        assert prompt == (*PROMPT, *trace.tokens)[: len(prompt)]
+    # Every position was compared on the reference's context: the same as scoring that text in one go.
+    whole = await ToyScorer(damage=0.3).score((*PROMPT, *trace.tokens))
+    expected = whole.target[len(PROMPT) - 1 :]
+    assert np.allclose(scored.target, expected[: len(scored)])
+
+
+async def test_a_hopeless_trace_is_given_up() -> None:
+    trace, model = await trace_of(ToyScorer(), 64), Counting(damage=5.0)
+    scored = await follow(model, trace)
+    assert len(model.prompts) == 6
+    assert 6 <= len(scored) < 64
+
+
+def test_a_token_that_is_not_listed_counts_as_the_least_likely_listed_one() -> None:
+    scored = scored_of([{1: -0.1, 2: -3.0}, {1: -0.1, 2: -3.0}], (1, 1))
+    assert retarget(scored, (2, 9)).target.tolist() == [-3.0, -3.0]
+
+
+def test_stretches_are_joined() -> None:
+    one = scored_of([{1: -0.1}], (1,))
+    assert len(Scored.joined([one, one])) == 2
+    assert len(Scored.joined([])) == 0
+
+
+async def test_a_noisy_reference_knows_its_noise() -> None:
+    suite = Suite(documents=4, positions=16, concurrency=4)
+    quiet, _ = await record(ToyScorer(), suite, model="m", version="1", key="k")
+    noisy, again = await record(ToyScorer(noise=0.05), suite, model="m", version="1", key="k")
+    assert quiet.noise["prefill"].kl == pytest.approx(0, abs=1e-9)
+    assert 0.001 < noisy.noise["prefill"].kl < 0.006
+    assert noisy.noise["decode"].kl > 0
+    assert len(again.windows) == 4
+
+
+async def test_long_contexts_are_recorded_as_far_as_the_context_goes() -> None:
+    suite = Suite(documents=4, positions=16, concurrency=4, long=True)
+    reference, _ = await record(ToyScorer(), suite, model="m", version="1", key="k")
+    long = {trace.bucket: len(trace.prompt) for trace in reference.traces if trace.bucket != "decode"}
+    assert long == {"4k": 4096, "16k": 16384, "32k": 32768}
+
+
+@dataclass(frozen=True)
+class Crowded(ToyScorer):
+    """Remembers how many prompts were scored at once."""
+
+    now: list[int] = field(default_factory=list, compare=False)
+    most: list[int] = field(default_factory=list, compare=False)
+
+    async def score(self, tokens: Sequence[int]) -> Scored:
+        self.now.append(1)
+        self.most.append(len(self.now))
+        await asyncio.sleep(0)
+        self.now.pop()
+        return await super().score(tokens)
+
+
+async def test_few_prompts_are_scored_at_once_because_their_log_probabilities_need_memory() -> None:
+    model = Crowded()
+    await record(model, Suite(documents=6, positions=16, concurrency=32), model="m", version="1", key="k")
+    assert max(model.most) == 2
