@@ -13,7 +13,7 @@ from typing import Protocol
 from autotune.engine.failure_values import Action, Cause, Failure
 from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
-from autotune.errors import AutotuneError
+from autotune.engine.watchdog import wait_for_hang
 from autotune.events import Observer, StageStarted
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
@@ -77,7 +77,7 @@ class _Progress:
     phases: tuple[Phase, ...] = ()
     resolved: Resolved | None = None
     restarted: bool = False
-    invalid: str | None = None
+    death: Failure | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -170,31 +170,40 @@ async def _measure(
             return Infeasible("hopeless", "; ".join(f"{level.level}: {level.stopped}" for level in load.levels))
         quality = await _quality(bench, obtained, proposal.config, number, folder, progress)
     except EngineDied as death:
-        return await _death(bench, engine, str(death))
+        return await _death(bench, engine, str(death), progress)
     return Measured(load, quality)
 
 
 async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, progress: _Progress) -> LoadReport:
+    """Put the load on the engine while a watchdog looks for hangs."""
+
     def seen(update: Progress) -> None:
         bench.observer.notify(StageStarted(number, "measure", str(update)))
 
+    hang = asyncio.create_task(wait_for_hang(engine, bench.spec.engine.hang_timeout))
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
-    with progress.stage("load"):
-        spec = await _placed(bench, engine, target, number, folder)
-        report = await measure(
-            target,
-            spec,
-            slos=bench.spec.slos,
-            objectives=bench.spec.objectives,
-            trial_seed=number,
-            folder=folder,
-            metrics=engine.metrics,
-            reset=engine.reset_caches,
-            alive=lambda: _death_sentence(engine),
-            on_progress=seen,
-            client=bench.client,
-            gpus=bench.keeper.lease.gpus,
-        )
+    try:
+        with progress.stage("load"):
+            spec = await _placed(bench, engine, target, number, folder)
+            report = await measure(
+                target,
+                spec,
+                slos=bench.spec.slos,
+                objectives=bench.spec.objectives,
+                trial_seed=number,
+                folder=folder,
+                metrics=engine.metrics,
+                reset=engine.reset_caches,
+                alive=lambda: _death_sentence(engine, hang),
+                on_progress=seen,
+                client=bench.client,
+                gpus=bench.keeper.lease.gpus,
+            )
+    except EngineDied:
+        progress.death = _failure_of(engine, hang)
+        raise
+    finally:
+        hang.cancel()
     warmup = sum(level.warmup_s for level in report.levels) / engine.time_scale
     window = sum(level.window_s for level in report.levels) / engine.time_scale
     spent = progress.seconds.pop("load")
@@ -219,7 +228,6 @@ async def _placed(bench: Bench, engine: RunningEngine, target: Target, number: i
             client=bench.client,
             metrics=engine.metrics,
             reset=engine.reset_caches,
-            alive=lambda: _death_sentence(engine),
         )
         bench.placement.put(placed)
     return placed.model_copy(update={"seed": load.seed})
@@ -235,14 +243,21 @@ async def _quality(
         return await bench.gate.check(obtained.engine, config, folder)
 
 
-def _death_sentence(engine: RunningEngine) -> str | None:
-    failure = engine.failure()
-    return failure.failure_class if failure is not None else None
+def _failure_of(engine: RunningEngine, hang: asyncio.Task[Failure]) -> Failure | None:
+    """Why the engine is dead or hangs, as far as that is known."""
+    if hang.done() and not hang.cancelled() and hang.exception() is None:
+        return engine.failure() or hang.result()
+    return engine.failure()
 
 
-async def _death(bench: Bench, engine: RunningEngine, sentence: str) -> Outcome:
+def _death_sentence(engine: RunningEngine, hang: asyncio.Task[Failure]) -> str | None:
+    failure = _failure_of(engine, hang)
+    return failure.reason if failure is not None else None
+
+
+async def _death(bench: Bench, engine: RunningEngine, sentence: str, progress: _Progress) -> Outcome:
     """The engine died or hung under load: let its log speak, then make sure that nothing of it is left."""
-    failure = engine.failure()
+    failure = engine.failure() or progress.death
     for _ in range(20):
         if failure is not None:
             break
@@ -264,7 +279,3 @@ def outcome_of(failure: Failure) -> Outcome:
         retry=failure.action in (Action.RETRY_ONCE, Action.STOP_IF_REPEATS),
         stop=failure.action is Action.STOP,
     )
-
-
-class TrialFault(AutotuneError):
-    """The same trial broke too often; the machine is sick and the study stops."""

@@ -63,9 +63,9 @@ class EngineKeeper:
         on_phase: Callable[[str], None] | None = None,
     ) -> Obtained | StartFailure:
         """An engine that runs `config`. `fresh` insists on a new process."""
-        if not fresh and self._running is not None and self.can_serve(config):
-            if await self._running.reconfigure(config.split(self._live)[1]):
-                return Obtained(self._running, restarted=False)
+        running = self._running if not fresh and self.can_serve(config) else None
+        if running is not None and await running.reconfigure(config.split(self._live)[1]):
+            return Obtained(running, restarted=False)
         await self.release()
         started = await self._engine.start(config, self.lease, folder=folder, on_phase=on_phase)
         if isinstance(started, StartFailure):

@@ -41,9 +41,9 @@ class _Live:
 
     def schedule(self, *args, **kwargs):
         # Limits change only while nothing runs: a running request may hold what a lower limit would forbid.
-        if self._live_file is not None and not self.running:
-            if _REVISION.unpack_from(self._live_file, 0)[0] != self._live_revision:
-                self._live_apply()
+        idle = self._live_file is not None and not self.running
+        if idle and _REVISION.unpack_from(self._live_file, 0)[0] != self._live_revision:
+            self._live_apply()
         return super().schedule(*args, **kwargs)
 
     def _live_apply(self):
