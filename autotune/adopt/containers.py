@@ -186,12 +186,11 @@ def _word(tree: Tree, node: Node, expand: Expand) -> Word:
 
 def _reading(tree: Tree, commands: Sequence[Node], launch: Launch, document: Document) -> Reading:
     """Command line, files of here documents, and what could not be read."""
-    ends = {id(item): node for node in commands for item in elements(node)}
     owner = next((node for node in reversed(commands) if isinstance(node, SequenceNode)), None)
-    spans = [tree.span(item) for node in commands for item in elements(node)]
-    in_items = bool(ends) and all((word.start, word.end) in spans for word in launch.words[-1:])
-    mixed = launch.reading is not None
-    if in_items and (launch.words or not mixed) and owner is not None:
+    spans = {tree.span(item) for item in elements(owner)}
+    # `"$@"` of a script brings the items of a list: one more argument is one more item then.
+    in_items = not launch.words and launch.reading is None
+    if owner is not None and (in_items or any((word.start, word.end) in spans for word in launch.words)):
         line = item_line(launch.words, tree, owner)
     else:
         line = shell_line(launch.words, document.text, launch.head)

@@ -162,7 +162,9 @@ def _add_setting(setting: Setting, table: ArgumentTable, found: _Gathered) -> No
     names = list(known)
     for name, value in args.items():
         if name not in known:
-            names += [key for key, _ in _carry(name, value, table, found, written=setting.spelling)]
+            inner = name.partition(".")[2]
+            written = f"{setting.spelling}.{inner}" if inner else setting.spelling
+            names += [key for key, _ in _carry(name, value, table, found, written=written)]
     found.args.update(known)
     if names:
         found.places.append(Place(names[0].partition(".")[0], setting.spelling, tuple(names), setting=setting))

@@ -16,8 +16,8 @@ _NEW_LINE = re.compile(r"\n[ \t]*$")
 
 
 def shell_line(words: Sequence[Word], text: str, head: Sequence[Word] = ()) -> Line:
-    """A command line that a shell reads; a new argument goes behind the last one that stands in it literally."""
-    placed = [word for word in words if word.end >= 0 and not word.via and word.certain]
+    """A command line that a shell reads; a new argument goes behind the last one that is certainly given."""
+    placed = [word for word in words if word.end >= 0 and word.certain]
     last = placed[-1] if placed else next((word for word in reversed(head) if word.end >= 0), None)
     insertion = Insertion(last.end, _before(placed, last, text)) if last is not None else None
     return Line(tuple(words), "shell", insertion, _is_joined(words))

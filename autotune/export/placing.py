@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from autotune.adopt.format_facts import format_facts
-from autotune.adopt.values import Adopted, EnvSetting, Insertion, Line, Place, Setting
+from autotune.adopt.traced import RAW
+from autotune.adopt.values import Adopted, EnvSetting, Insertion, Line, LineStyle, Place, Setting
 from autotune.adopt.words import Word
 from autotune.export.edits import Edit
 from autotune.export.embed import for_shell, for_yaml, scalar_at, scalars_of, yaml_item, yaml_value
@@ -139,7 +140,7 @@ class Placing:
             start, end = span
             quoting = part.quoting[0]
         elif offset == 0 and word.start >= 0:
-            start, end, quoting = word.start, word.end, ("b" if line.style == "shell" else ".")
+            start, end, quoting = word.start, word.end, ("b" if _style((word,), line) == "shell" else ".")
         else:
             return None
         text = self._embedded(value, quoting, start, end)
@@ -160,7 +161,7 @@ class Placing:
         start, end = words[0].start, words[-1].end
         if any(a.end > b.start for a, b in pairwise(words)):
             return None
-        if line.style == "shell":
+        if _style(words, line) == "shell":
             text = self._embedded(" ".join(map(shlex.quote, tokens)), ".", start, end)
             return (Edit(start, end, text),) if text is not None else None
         separator = self.text[words[0].end : words[1].start] if len(words) > 1 else self._separator(line)
@@ -205,13 +206,13 @@ class Placing:
         start, end = place.words[0].start, place.words[-1].end
         if any(a.end > b.start for a, b in pairwise(place.words)):
             return None
-        return (self._cut(start, end, line),)
+        return (self._cut(start, end, _style(place.words, line)),)
 
-    def _cut(self, start: int, end: int, line: Line) -> Edit:
+    def _cut(self, start: int, end: int, style: LineStyle) -> Edit:
         before = self.text[:start]
-        if line.style == "items":
+        if style == "items":
             return self._cut_lines(start, end)
-        if line.style == "flow":
+        if style == "flow":
             lead = re.search(r",\s*$", before)
             if lead:
                 return Edit(lead.start(), end, "")
@@ -322,6 +323,11 @@ class Placing:
 
     def _joined(self, made: Sequence[Edits | None]) -> Edits | None:
         return None if None in made else tuple(edit for edits in made if edits is not None for edit in edits)
+
+
+def _style(words: Sequence[Word], line: Line) -> LineStyle:
+    """How these words are written; a script and a list of items may bring one command line together."""
+    return "shell" if any(set(word.text.quoting) - {RAW} for word in words) else line.style
 
 
 def _compact(token: str) -> str:

@@ -17,6 +17,7 @@ from autotune.adopt.values import Document, Insertion, Reading, Setting
 from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Tree, child, elements, items, plain, text_of, walk
 
+_SIDES = ("decode", "prefill")
 _ENV_KEYS = ("env", "environment", "extra_env", "base_env", "aggregated_environment", "extraEnv", "envVars")
 
 
@@ -114,12 +115,33 @@ class Helm:
         """Something in it reads like arguments of vLLM."""
         if not looks_like_yaml(document):
             return False
-        return any(not kind_of(tree) and list(_argument_nodes(_Part((), tree.root))) for tree in documents(document))
+        return any(
+            not kind_of(tree) and (list(_argument_nodes(_Part((), tree.root))) or list(_sides(tree)))
+            for tree in documents(document)
+        )
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """One engine a document."""
-        found = [gather(tree, _Part((), tree.root), document) for tree in documents(document)]
+        found = [reading for tree in documents(document) for reading in self._readings(tree, document)]
         return tuple(reading for reading in found if reading.settings or reading.line is not None)
+
+    def _readings(self, tree: Tree, document: Document) -> list[Reading]:
+        whole = gather(tree, _Part((), tree.root), document)
+        sides = list(_sides(tree))
+        if not sides:
+            return [whole]
+        return [
+            replace(whole, label=name, settings=settings_of(tree, node), settings_insertion=key_insertion(tree, node))
+            for name, node in sides
+        ]
+
+
+def _sides(tree: Tree) -> Iterator[tuple[str, Node]]:
+    """Prefill and decode servers that a recipe keeps beside each other, decode first."""
+    for path, node in walk(tree.root):
+        if path and path[-1] in format_facts().maps:
+            found = [(name, value) for name, _, value in items(node) if name in _SIDES and items(value)]
+            yield from sorted(found)
 
 
 def gather(tree: Tree, part: _Part, document: Document, *, containers: bool = True) -> Reading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ruamel.yaml.nodes import MappingNode
+from ruamel.yaml.nodes import MappingNode, Node
 
 from autotune.adopt.layout import key_insertion
 from autotune.adopt.scripts import settings_of
@@ -26,8 +26,9 @@ class VllmYaml:
         trees = documents(document)
         if len(trees) != 1:
             return False
-        names = [name.replace("-", "_") for name, _, _ in items(trees[0].root)]
-        return bool(names) and sum(map(_is_argument, names)) * 2 >= len(names)
+        pairs = [(name.replace("-", "_"), value) for name, _, value in items(trees[0].root)]
+        known = sum(_is_argument(name) and not _is_section(name, value) for name, value in pairs)
+        return known > 0 and known * 2 >= len(pairs)
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """One engine."""
@@ -38,6 +39,12 @@ class VllmYaml:
         root = tree.root if isinstance(tree.root, MappingNode) else None
         settings = settings_of(tree, root)
         return (Reading(document.path.name, settings=settings, settings_insertion=key_insertion(tree, root)),)
+
+
+def _is_section(name: str, value: Node) -> bool:
+    """A mapping under a name that takes one value, such as `model: {name: ...}`: another format's section."""
+    argument = bundled_table().by_name.get(name)
+    return isinstance(value, MappingNode) and argument is not None and argument.kind != "json"
 
 
 def _is_argument(name: str) -> bool:

@@ -33,11 +33,12 @@ class Kubernetes:
                 "template": {"metadata": {"labels": labels}, "spec": pod},
             },
         }
+        port = {"name": "http", "port": deployment_facts().port, "targetPort": "http"}
         service = {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": recommendation.name, "labels": labels},
-            "spec": {"selector": labels, "ports": [{"name": "http", "port": deployment_facts().port, "targetPort": "http"}]},
+            "spec": {"selector": labels, "ports": [port]},
         }
         text = comment(recommendation) + yaml_text(deployment) + "---\n" + yaml_text(service)
         return (ExportFile(PurePosixPath(f"{recommendation.name}-deployment.yaml"), text),)

@@ -90,3 +90,12 @@ def test_keys_that_vllm_does_not_have_are_named() -> None:
     assert [(item.name, item.hint) for item in adopted.unknown] == [
         ("max-num-sequences", "Did you mean --max-num-seqs?")
     ]
+
+
+def test_prefill_and_decode_of_a_recipe_are_two_engines() -> None:
+    text = (
+        "model: {name: m}\nbackend:\n  vllm_config:\n    prefill:\n      max-num-seqs: 8\n"
+        "    decode:\n      max-num-seqs: 256\n"
+    )
+    assert adopt_text(text, Path("r.yaml")).config.get("max_num_seqs") == 256
+    assert adopt_text(text, Path("r.yaml"), engine="prefill").config.get("max_num_seqs") == 8

@@ -151,3 +151,28 @@ def test_windows_line_ends_stay() -> None:
     text = "tensor-parallel-size: 2\r\nmax-num-seqs: 64\r\n"
     _, result = patched(adopt_text(text, Path("a.yaml")), {"max_num_seqs": 96, "max_num_batched_tokens": 4096})
     assert result.text == text.replace("64", "96").removesuffix("\r\n") + "\r\nmax-num-batched-tokens: 4096\r\n"
+
+
+def test_a_new_argument_never_comes_between_a_flag_and_its_value() -> None:
+    script = (
+        'SPEC=\'{"method": "ngram"}\'\nCMD=(\n  vllm serve m\n  --speculative-config "$SPEC"\n'
+        '  "${MORE[@]}"\n)\n"${CMD[@]}"\n'
+    )
+    adopted = adopt_text(script, Path("a.sh"))
+    _, result = patched(adopted, {"max_num_seqs": 48})
+    assert not result.by_hand
+    assert '--speculative-config "$SPEC"\n  "${MORE[@]}"\n  --max-num-seqs 48\n' in result.text
+
+
+def test_a_script_and_a_list_of_items_bring_one_command_line_together() -> None:
+    text = (
+        "services:\n  a:\n    image: vllm/vllm-openai:v0.31.0\n    entrypoint:\n      - bash\n      - -c\n      - |\n"
+        '        exec vllm serve --max-num-seqs 8 "$$@" --block-size 16\n      - --\n    command:\n      - --model\n'
+        "      - m\n"
+    )
+    adopted = adopt_text(text, Path("compose.yaml"))
+    target, result = patched(adopted, {"max_num_seqs": 48, "block_size": None, "max_num_batched_tokens": 4096})
+    assert not result.by_hand
+    after = adopt_text(result.text, adopted.path)
+    assert dict(after.config.args) == dict(target.args)
+    assert '      - m\n      - --max-num-batched-tokens\n      - "4096"\n' in result.text
