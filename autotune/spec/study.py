@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from autotune.spec import checks
 from autotune.spec.checks import Problem
 from autotune.spec.part import ArgValue, Part, Scalar
+from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
 from autotune.spec.units import Bytes, Seconds, Share
 
@@ -28,6 +29,7 @@ __all__ = [
     "Part",
     "PrefixSpec",
     "QualitySpec",
+    "RetuneSpec",
     "Scalar",
     "SearchSpec",
     "SimulatedSpec",
@@ -378,6 +380,8 @@ class StudySpec(Part):
     """The search."""
     confirm: ConfirmSpec = ConfirmSpec()
     """The proof."""
+    retune: RetuneSpec | None = None
+    """Looking at the result again on a schedule."""
     storage: str | None = None
     """Folder for the results, or a PostgreSQL URL for several drivers."""
 
