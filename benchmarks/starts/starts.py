@@ -1,0 +1,117 @@
+"""Seconds from proposal to the first token, for plain and fast starts of the same configuration, in one run.
+
+    python -m benchmarks.starts.starts STUDY --rounds 2 --modes plain,fork,standby --out starts.json
+
+Modes: `plain` is `vllm serve` as anybody would start it; `fork` forks the engine process instead of importing vLLM
+again (one GPU); `standby` also hands the command line to an interpreter that has imported vLLM before. The rounds take
+the modes in turn. Every start is proven to serve, is stopped, and its resolved configuration is taken from the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from autotune.assembly import frame
+from autotune.engine.process import STOP_GRACE
+from autotune.engine.protocol import Lease, StartFailure
+from autotune.engine.registry import create_engine
+from autotune.engine.standby import Standby
+from autotune.host.gpus import read_gpus
+from autotune.host.leases import leased
+from autotune.spec.study import StudySpec
+from autotune.study import Study, open_study
+
+RESOLVED = re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)")
+OWN = re.compile(r"served_model_name=\S+")
+"""The one resolved value that differs by intent: every start has a served name of its own."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start. `seconds` from the order to the first token; `resolved` is vLLM's own line, without the served name."""
+
+    mode: str
+    round: int
+    seconds: float
+    phases: tuple[tuple[str, float], ...]
+    used_standby: bool
+    resolved: str
+
+
+async def measure(study: Study, mode: str, number: int, folder: Path, standby: Standby | None) -> Start:
+    """Start, take the time, stop."""
+    made = frame(study, read_gpus())
+    fast = study.spec.engine.model_copy(update={"fast_start": mode != "plain", "live": False})
+    spec: StudySpec = study.spec.model_copy(update={"engine": fast})
+    engine = create_engine(spec, standby=standby, base=study.path.parent)
+    gpus = 0 if spec.engine.python == "cpu" else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
+    async with leased(gpus, "starts") as mine:
+        begin = time.monotonic()
+        running = await engine.start(made.baseline, Lease(mine.gpus, mine.port), folder=folder)
+        seconds = time.monotonic() - begin
+        if isinstance(running, StartFailure):
+            raise SystemExit(f"{mode}: {running.failure.reason} ({running.log})")
+        phases = tuple((phase.name, round(phase.seconds, 2)) for phase in running.phases)
+        used = standby is not None and standby.used
+        await running.stop()
+    log = (folder / "engine.log").read_text(errors="replace")
+    found = RESOLVED.search(log)
+    return Start(mode, number, seconds, phases, used, OWN.sub("", found.group(1)) if found else "")
+
+
+async def run(study: Study, modes: list[str], rounds: int, out: Path | None) -> list[Start]:
+    """All starts, interleaved; what is there is written after each, so that an interruption loses nothing."""
+    starts: list[Start] = []
+    standby = Standby(STOP_GRACE)
+    with tempfile.TemporaryDirectory(prefix="starts-") as scratch:
+        try:
+            for number in range(rounds):
+                for mode in modes:
+                    folder = Path(scratch) / f"{mode}-{number}"
+                    start = await measure(study, mode, number, folder, standby if mode == "standby" else None)
+                    starts.append(start)
+                    print(f"{mode:8} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
+                    if out is not None:
+                        out.write_text(json.dumps([asdict(item) for item in starts], indent=1))
+        finally:
+            await standby.close()
+    return starts
+
+
+def table(starts: list[Start]) -> str:
+    """Medians, ratios to plain, and whether the resolved configurations are the same."""
+    by_mode: dict[str, list[Start]] = {}
+    for start in starts:
+        by_mode.setdefault(start.mode, []).append(start)
+    plain = statistics.median(item.seconds for item in by_mode.get("plain", starts))
+    lines = ["| mode | starts | median s | ratio to plain | same resolved configuration |", "|---|---|---|---|---|"]
+    reference = starts[0].resolved
+    for mode, items in by_mode.items():
+        median = statistics.median(item.seconds for item in items)
+        same = "yes" if reference and all(item.resolved == reference for item in items) else "no"
+        lines.append(f"| {mode} | {len(items)} | {median:.1f} | {median / plain:.2f} | {same} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--modes", default="plain,fork,standby")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    starts = asyncio.run(run(open_study(arguments.study), arguments.modes.split(","), arguments.rounds, arguments.out))
+    print(table(starts))
+
+
+if __name__ == "__main__":
+    main()
