@@ -48,6 +48,12 @@ from autotune.study import Study, open_study
 from autotune.trial import Placement, QualityGate
 
 
+COMPILES = frozenset(
+    {"quantization", "kv_cache_dtype", "dtype", "max_num_batched_tokens", "enforce_eager", "compilation_config.mode"}
+)
+"""Settings whose change makes torch.compile work again; measured, see docs/evidence."""
+
+
 @dataclass(frozen=True)
 class StudyParts:
     """Everything that one study is made of."""
@@ -217,6 +223,7 @@ def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine) -> Pr
         refuse,
         made.baseline,
         live=engine.live_settings,
+        compiles=COMPILES,
     )
 
 

@@ -123,6 +123,12 @@ class ProcessEngine:
             return StartFailure(failure, phases, time.monotonic() - began, log)
         return RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE, resolved)
 
+    async def prepare(self, config: EngineConfig, lease: Lease, folder: Path) -> None:
+        """Let the standby import for a start of `config` that is still to come."""
+        if self.standby is not None:
+            identity = Identity(lease.port, "", "", lease.gpus)
+            await self.standby.prepare(self.recipe.command(config, identity, LiveStart()), folder)
+
     async def _launch(self, command: Command, log: Path) -> SupervisedJob:
         """The waiting interpreter where there is one, else a new process; the next one imports meanwhile."""
         job = None

@@ -51,6 +51,11 @@ class Standby:
     def waiting(self) -> bool:
         return self._waiting is not None
 
+    @property
+    def ready(self) -> bool:
+        """It has imported everything, or has ended because it must not be used."""
+        return self._waiting is not None and (self._waiting.socket.exists() or self._waiting.job.ended)
+
     async def prepare(self, command: Command, folder: Path) -> None:
         """Begin to import for a later start like `command`. Does nothing where one waits already."""
         if self._waiting is not None or not self._usable:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.assembly import frame
-from autotune.engine.process import STOP_GRACE
+from autotune.engine.process import STOP_GRACE, ProcessEngine
 from autotune.engine.protocol import Lease, StartFailure
 from autotune.engine.registry import create_engine
 from autotune.engine.standby import Standby
@@ -36,7 +36,7 @@ OWN = re.compile(r"served_model_name=\S+")
 
 @dataclass(frozen=True)
 class Start:
-    """One start. `seconds` from the order to the first token; `resolved` is vLLM's own line, without the served name."""
+    """One start. `seconds` from the order to the first token; `resolved` is vLLM's own line without the served name."""
 
     mode: str
     round: int
@@ -54,6 +54,10 @@ async def measure(study: Study, mode: str, number: int, folder: Path, standby: S
     engine = create_engine(spec, standby=standby, base=study.path.parent)
     gpus = 0 if spec.engine.python == "cpu" else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
     async with leased(gpus, "starts") as mine:
+        if standby is not None and isinstance(engine, ProcessEngine):
+            await engine.prepare(made.baseline, Lease(mine.gpus, mine.port), folder.parent)
+            while standby.waiting and not standby.ready:
+                await asyncio.sleep(0.2)  # in a study this happens while the trial before is measured
         begin = time.monotonic()
         running = await engine.start(made.baseline, Lease(mine.gpus, mine.port), folder=folder)
         seconds = time.monotonic() - begin

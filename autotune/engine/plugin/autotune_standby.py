@@ -3,7 +3,7 @@
     python autotune_standby.py SOCKET
 
 It imports what `vllm serve` will need, touches no GPU, and listens on the Unix socket. One connection brings one JSON
-line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer is ``ready``; from then on this process is
+line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer is ``ready``; then this process is
 `vllm serve`. It ends by itself when it must not be used.
 """
 
