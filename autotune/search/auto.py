@@ -29,7 +29,7 @@ SIBLINGS = 64
 REFINED = 140
 ROUNDS = 2
 
-LIKELY = 0.6
+LIKELY = 0.35
 """Chance to be feasible from which a candidate is taken seriously: models know least where nothing has ever run."""
 BOLD = (1.0, 2.0)
 """Factors on the models' uncertainty, in turn: every second proposal looks where little is known."""

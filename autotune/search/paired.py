@@ -1,9 +1,9 @@
 """Paired comparison of configurations that were measured in the same rounds.
 
 Per round, the log-ratio of an arm to the control. Machine and arrival order of a round hit both alike and cancel. The
-interval is Student's t on the mean over rounds. The spread is pooled over all arms of the comparison (they share engine,
-machine and load) and never taken smaller than what the time blocks within the runs say; an arm that is clearly more
-erratic than the others keeps its own spread. Error shares are divided by the number of comparisons (Bonferroni).
+interval is Student's t on the mean over rounds. The spread is pooled over all arms of the comparison (they share
+engine, machine and load) and never taken smaller than what the time blocks within the runs say; an arm that is clearly
+more erratic than the others keeps its own spread. Error shares are divided by the number of comparisons (Bonferroni).
 """
 
 from __future__ import annotations

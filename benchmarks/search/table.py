@@ -24,7 +24,7 @@ lowest seed in brackets where it says so.
   against the best throughput under the TTFT limit when one picks from the noisy measurements. *To 95 %*: plain trials'
   worth of GPU seconds until a configuration within 5 % of that best was evaluated (`> n`: not within the budget of n).
 * "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model
-  before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on the baseline's layout.
+  before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on today's layout.
 * The Gaussian process of Optuna is in the table only where its extra (`gp`) was installed.
 """
 
