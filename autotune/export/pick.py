@@ -19,6 +19,7 @@ from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.front import front_of, knee_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
+from autotune.space.defaults import STABLE
 from autotune.space.renames import translate
 from autotune.study import Study
 
@@ -74,7 +75,9 @@ def gather(
     evidence = _evidence(study, records, objectives, choice)
     measured = evidence.vllm_version
     target = release_of(version or measured)
-    config = EngineConfig(choice.config.args, tuple(sorted({**spec.engine.env, **dict(choice.config.env)}.items())))
+    # A point of a space spells out defaults that nobody asked for; those of the baseline are somebody's wish.
+    asked = tuple(item for item in choice.config.args if item in baseline.args or STABLE.get(item[0]) != item[1])
+    config = EngineConfig(asked, tuple(sorted({**spec.engine.env, **dict(choice.config.env)}.items())))
     config, renamed = translate(config, target) if target else (config, ())
     config, hidden = without_secrets(config)
     notes = (*renamed, *hidden)
