@@ -248,7 +248,18 @@ class Placing:
         line = reading.line
         if line is not None and line.insertion is not None:
             return self._add_tokens(tokens, line, line.insertion)
+        if self.adopted.format == "production-stack" and not own and reading.settings_insertion is not None:
+            return self._open_section(tokens, reading.settings_insertion)
         return self._add_extra(tokens, own) if own else None
+
+    def _open_section(self, tokens: Sequence[str], at: Insertion) -> Edits:
+        """The chart's section for vLLM where a file has none; the chart then needs prefix caching to be said."""
+        opening = "" if self.extra_opened else f"{at.before}vllmConfig:{at.before}  enablePrefixCaching: true"
+        opening += "" if self.extra_opened else f"{at.before}  extraArgs:"
+        self.extra_opened = True
+        items = ["=".join(tokens)] if len(tokens) == 2 else list(tokens)
+        text = opening + "".join(f"{at.before}    - {yaml_item(item)}" for item in items)
+        return (Edit(at.offset, at.offset, text, order=1),)
 
     def _add_tokens(self, tokens: Sequence[str], line: Line, at: Insertion) -> Edits | None:
         if line.style == "shell":

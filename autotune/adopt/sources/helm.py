@@ -44,7 +44,7 @@ class ProductionStack:
         found = []
         for tree in documents(document):
             for model in elements(child(tree.root, "servingEngineSpec", "modelSpec")):
-                reading = _chart_default(gather(tree, _Part(("modelSpec",), model), document), model)
+                reading = _chart_default(gather(tree, _Part(("modelSpec",), model), document), tree, model)
                 router = text_of(child(tree.root, "routerSpec", "routingLogic"))
                 note = (f"requests come through a router ({router}); measure behind it too",) if router else ()
                 repository, tag = text_of(child(model, "repository")), text_of(child(model, "tag"))
@@ -57,10 +57,12 @@ class ProductionStack:
         return tuple(found)
 
 
-def _chart_default(reading: Reading, model: Node) -> Reading:
+def _chart_default(reading: Reading, tree: Tree, model: Node) -> Reading:
     """The chart gives `--no-enable-prefix-caching` where the key is missing."""
     config = child(model, "vllmConfig")
-    if config is None or child(config, "enablePrefixCaching") is not None:
+    if config is None:
+        return replace(reading, settings_insertion=key_insertion(tree, model))
+    if child(config, "enablePrefixCaching") is not None:
         return reading
     absent = Setting("enable_prefix_caching", False, (-1, -1), (-1, -1), "enablePrefixCaching", own=True)
     note = "the chart switches prefix caching off where vllmConfig.enablePrefixCaching is missing"

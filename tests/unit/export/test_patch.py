@@ -176,3 +176,12 @@ def test_a_script_and_a_list_of_items_bring_one_command_line_together() -> None:
     after = adopt_text(result.text, adopted.path)
     assert dict(after.config.args) == dict(target.args)
     assert '      - m\n      - --max-num-batched-tokens\n      - "4096"\n' in result.text
+
+
+def test_a_chart_without_a_section_for_vllm_gets_one() -> None:
+    text = "servingEngineSpec:\n  modelSpec:\n  - name: a\n    modelURL: m\n    requestGPU: 1\nrouterSpec: {}\n"
+    adopted = adopt_text(text, Path("values.yaml"))
+    _, result = patched(adopted, {"max_num_seqs": 48, "enable_prefix_caching": False, "kv_cache_dtype": "fp8"})
+    after = dict(adopt_text(result.text, adopted.path).config.args)
+    assert (after["max_num_seqs"], after["enable_prefix_caching"], after["kv_cache_dtype"]) == (48, False, "fp8")
+    assert not result.by_hand
