@@ -14,6 +14,9 @@ image, image_floats   the container's image; it names no release
 from __future__ import annotations
 
 import re
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
 
 from autotune.adopt.values import Adopted
 from autotune.export.facts import gpus_of
@@ -34,7 +37,7 @@ def facts_of(adopted: Adopted) -> dict[str, FrozenValue]:
         **dict(config.args),
         **{f"env.{name}": value for name, value in env.items()},
         "graph_limit": _graph_limit(config),
-        "fp8_kv": str(config.get("kv_cache_dtype", "")).startswith("fp8"),
+        "fp8_kv": str(config.get(_names()["kv_format"][0], "")).startswith("fp8"),
         "expandable_segments": "expandable_segments:true" in allocator.lower().replace(" ", ""),
         "gpus_used": gpus_of(config),
         "gpus_given": given,
@@ -45,17 +48,25 @@ def facts_of(adopted: Adopted) -> dict[str, FrozenValue]:
     }
 
 
+@lru_cache(maxsize=1)
+def _names() -> dict[str, tuple[str, ...]]:
+    """Names of arguments by what they mean, from `facts.toml`."""
+    data = tomllib.loads((files("autotune.lint") / "facts.toml").read_text(encoding="utf-8"))
+    return {key: tuple(value) if isinstance(value, list) else (value,) for key, value in data.items()}
+
+
 def _graph_limit(config: EngineConfig) -> int:
-    for name in ("cudagraph_capture_sizes", "compilation_config.cudagraph_capture_sizes"):
+    names = _names()
+    for name in names["graph_sizes"]:
         sizes = config.get(name)
         numbers = [size for size in sizes if isinstance(size, int)] if isinstance(sizes, tuple) else []
         if numbers:
             return max(numbers)
-    for name in ("max_cudagraph_capture_size", "compilation_config.max_cudagraph_capture_size"):
+    for name in names["graph_limits"]:
         limit = config.get(name)
         if isinstance(limit, int):
             return limit
-    seqs = config.get("max_num_seqs")
+    seqs = config.get(names["sequences"][0])
     return min(2 * seqs, _DEFAULT_GRAPH_LIMIT) if isinstance(seqs, int) else _DEFAULT_GRAPH_LIMIT
 
 

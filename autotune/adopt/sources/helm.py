@@ -17,6 +17,7 @@ from autotune.adopt.values import Document, Insertion, Reading, Setting
 from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Tree, child, elements, items, plain, text_of, walk
 
+_CACHING = "enablePrefixCaching"
 _SIDES = ("decode", "prefill")
 _ENV_KEYS = ("env", "environment", "extra_env", "base_env", "aggregated_environment", "extraEnv", "envVars")
 
@@ -62,9 +63,10 @@ def _chart_default(reading: Reading, tree: Tree, model: Node) -> Reading:
     config = child(model, "vllmConfig")
     if config is None:
         return replace(reading, settings_insertion=key_insertion(tree, model))
-    if child(config, "enablePrefixCaching") is not None:
+    if child(config, _CACHING) is not None:
         return reading
-    absent = Setting("enable_prefix_caching", False, (-1, -1), (-1, -1), "enablePrefixCaching", own=True)
+    argument = format_facts().argument_of(("vllmConfig", _CACHING))
+    absent = Setting(argument, False, (-1, -1), (-1, -1), _CACHING, own=True)
     note = "the chart switches prefix caching off where vllmConfig.enablePrefixCaching is missing"
     return replace(reading, settings=(*reading.settings, absent), notes=(*reading.notes, note))
 
