@@ -121,7 +121,8 @@ async def run_trial(
         folder.mkdir(parents=True, exist_ok=True)
         outcome = await _measure(bench, proposal, number, folder, progress, fresh=fresh)
     seconds = time.monotonic() - begin
-    progress.seconds["overhead"] = max(0.0, seconds - sum(progress.seconds.values()))
+    unnamed = max(0.0, seconds - sum(progress.seconds.values()))
+    progress.seconds["overhead"] = progress.seconds.get("overhead", 0.0) + unnamed
     return TrialRecord(
         number=number,
         proposal=proposal,

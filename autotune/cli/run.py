@@ -101,5 +101,6 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
         Text(
             f"autotune export {study.path}   autotune dashboard {study.path}   autotune report {study.path}",
             style="dim",
-        )
+        ),
+        soft_wrap=True,
     )

@@ -46,7 +46,7 @@ def show(
 def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig) -> Table:
     table = Table(show_edge=False, header_style="dim")
     for name in ("trial", "origin", "outcome", *objectives.labels, "took", "against the baseline"):
-        table.add_column(name, justify="right" if name in objectives.labels else "left")
+        table.add_column(name, justify="right" if name in objectives.labels else "left", overflow="fold")
     for record in records:
         values = objectives.values(record)
         figures = [number_text(value) for value in values] if values else ["–"] * len(objectives.items)

@@ -219,7 +219,7 @@ def front_table(front: list[TrialRecord], objectives: Objectives, baseline: Engi
     table.add_column("trial", justify="right")
     for label in objectives.labels:
         table.add_column(label, justify="right")
-    table.add_column("against the baseline")
+    table.add_column("against the baseline", overflow="fold")
     for record in sorted(front, key=objectives.rank):
         values = objectives.values(record) or ()
         table.add_row(
