@@ -38,7 +38,7 @@ class Finals:
         tasks: the user's questions.
         lm_eval: names of lm-eval tasks.
         command: the user's command.
-        model: where lm-eval finds the tokenizer.
+        model: where lm-eval finds the tokenizer; empty: nowhere.
         concurrency: questions in flight.
     """
 
@@ -190,17 +190,18 @@ def finals_of(
     own: list[Task] = []
     names: list[str] = []
     for entry in tasks:
-        if entry.endswith(".jsonl") or "/" in entry:
+        if entry.endswith(".jsonl"):
             own.append(read_task(beside / entry))
         else:
-            names.append(entry)
+            names.append(str(beside / entry) if entry.endswith((".yaml", ".yml")) else entry)
     if names and not lmeval.installed():
         raise SpecError(
             f"{', '.join(names)}: lm-eval is not installed",
             key="quality.tasks",
             hint="pip install 'vllm-autotune[quality]', or give the path of a file that ends in .jsonl",
         )
-    return Finals(tuple(own), tuple(names), tuple(command or ()), model, concurrency)
+    tokenizer = model if lmeval.can_tokenize() else ""
+    return Finals(tuple(own), tuple(names), tuple(command or ()), tokenizer, concurrency)
 
 
 def combined(first: Sequence[QualityCheck], finals: Sequence[QualityCheck]) -> QualityVerdict:

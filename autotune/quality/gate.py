@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from autotune.engine import cpu_setup
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import sanity
 from autotune.quality.candidate import candidate_checks
@@ -230,8 +231,10 @@ def gate_for(spec: StudySpec, memory: GateStore, baseline: EngineConfig, *, besi
         max(1, min(MAX_CONCURRENCY, max(closed))),
         long=spec.engine.kind != "simulated" and spec.hardware.gpus != 0,
     )
+    known = cpu_setup.locate() if spec.model == cpu_setup.MODEL_NAME else None
+    model = str(known.model) if known else spec.model
     finals = finals_of(
-        quality.tasks, quality.command, model=spec.model, concurrency=suite.concurrency, beside=beside or Path()
+        quality.tasks, quality.command, model=model, concurrency=suite.concurrency, beside=beside or Path()
     )
     return Gate(spec, memory, baseline, suite, source, finals)
 

@@ -26,6 +26,11 @@ def installed() -> bool:
     return importlib.util.find_spec("lm_eval") is not None
 
 
+def can_tokenize() -> bool:
+    """Whether a tokenizer can be loaded: it takes the package transformers."""
+    return importlib.util.find_spec("transformers") is not None
+
+
 def command(
     task: str, *, url: str, model: str, tokenizer: str, concurrency: int, output: Path, python: str = sys.executable
 ) -> tuple[str, ...]:
@@ -34,8 +39,10 @@ def command(
     `local-completions` does generation and likelihood tasks alike; the chat variant refuses likelihoods and cuts `stop`
     to four entries.
     """
+    # Likelihood tasks need a tokenizer; without one, tasks that only generate still run.
+    tokenizing = {"tokenizer": tokenizer} if tokenizer else {"tokenizer_backend": "none"}
     arguments = {
-        "model": model, "base_url": f"{url}/v1/completions", "tokenizer": tokenizer, "tokenized_requests": "False",
+        "model": model, "base_url": f"{url}/v1/completions", **tokenizing, "tokenized_requests": "False",
         "num_concurrent": str(concurrency), "max_retries": "2", "timeout": "600",
     }  # fmt: skip
     joined = ",".join(f"{name}={value}" for name, value in arguments.items())
@@ -54,12 +61,13 @@ async def evaluate(
     Raises:
         LmEvalFault: it failed (a task that does not exist, no access to its data set, ...).
     """
-    output = folder / f"lm-eval-{task}"
+    name = Path(task).stem
+    output = folder / f"lm-eval-{name}"
     argv = command(
         task, url=url, model=model, tokenizer=tokenizer, concurrency=concurrency, output=output, python=python
     )
     env = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
-    result = await run_user_command(argv, env, log=folder / f"lm-eval-{task}.log", timeout=TIMEOUT_S)
+    result = await run_user_command(argv, env, log=folder / f"lm-eval-{name}.log", timeout=TIMEOUT_S)
     found = read_samples(sorted(output.rglob("samples_*.jsonl")))
     if result.code != 0 or not found:
         raise LmEvalFault(f"lm-eval ended with {result.code}: {result.tail or 'it wrote no samples'}")

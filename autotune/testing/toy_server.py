@@ -71,8 +71,12 @@ class ToyEngine:
 
     async def _completions(self, body: Body) -> Body:
         tokens, count = body["prompt"], int(str(body["max_tokens"]))
+        texts = tokens if isinstance(tokens, list) and tokens and isinstance(tokens[0], str) else [tokens]
+        if isinstance(texts[0], str):
+            answers = [await self.model.complete(text, count) for text in texts]
+            return {"choices": [{"index": index, "text": text} for index, text in enumerate(answers)]}
         if not isinstance(tokens, list):
-            return {"choices": [{"text": await self.model.complete(str(tokens), count)}]}
+            raise ScorerError("prompt is neither text nor ids", 400)
         choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": "length"}
         reported = count
         if "prompt_logprobs" in body:
