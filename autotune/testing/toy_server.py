@@ -71,9 +71,9 @@ class ToyEngine:
 
     async def _completions(self, body: Body) -> Body:
         tokens, count = body["prompt"], int(str(body["max_tokens"]))
-        texts = tokens if isinstance(tokens, list) and tokens and isinstance(tokens[0], str) else [tokens]
-        if isinstance(texts[0], str):
-            answers = [await self.model.complete(text, count) for text in texts]
+        texts = tokens if isinstance(tokens, list) else [tokens]
+        if all(isinstance(text, str) for text in texts):
+            answers = [await self.model.complete(str(text), count) for text in texts]
             return {"choices": [{"index": index, "text": text} for index, text in enumerate(answers)]}
         if not isinstance(tokens, list):
             raise ScorerError("prompt is neither text nor ids", 400)
