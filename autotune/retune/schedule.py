@@ -58,7 +58,7 @@ class Cron:
             fire = trigger.get_next_fire_time(None, search + timedelta(seconds=1))
             if fire is None:
                 return None
-            found = fire.astimezone(UTC)
+            found: datetime = fire.astimezone(UTC)
             if found > moment and (self._every_hour or fire.fold == 0):
                 return found
             search = max(found, search + timedelta(minutes=1))

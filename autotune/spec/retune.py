@@ -43,7 +43,7 @@ class RetuneBudgetSpec(Part):
     """GPU hours of the search of one pass."""
     gpu_hours_per_month: Annotated[float, Field(gt=0)] | None = None
     """GPU hours of all passes of the last 30 days; a pass that finds them spent only looks."""
-    trials: Annotated[int, Field(ge=2)] = 12
+    configurations: Annotated[int, Field(ge=2)] = 12
     """Measured configurations of one pass, the incumbent included."""
 
 

@@ -1,0 +1,301 @@
+"""One pass, start to end: recover, look, decide, tune, judge, promote. Every decision is kept with its reasons."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from autotune.errors import EnvironmentFault
+from autotune.retune.ledger import Canary, Ledger, PassEnded, Reference, State, Tuning, Version
+from autotune.retune.promotion import Now, Switch, Tuned, judge
+from autotune.retune.triggers import (
+    Finding,
+    canary_finding,
+    canary_median,
+    fingerprint_finding,
+    workload_finding,
+)
+from autotune.retune.tuner import GiveWay, Sight, Tuner
+from autotune.retune.verdict import Ending, Verdict
+from autotune.space.config import EngineConfig
+from autotune.spec.retune import RetuneSpec
+
+MONTH_S = 30 * 86400.0
+LEAST_SECONDS = 60.0
+"""With less time left than this nothing is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a pass was called.
+
+    Attributes:
+        fire: the scheduled time that it is for, Unix seconds.
+        deadline: when it must have given way (budget and window), Unix seconds.
+        dry_run: say what would be done; nothing is started and nothing is changed.
+        force: tune whether or not something triggered.
+    """
+
+    fire: float
+    deadline: float
+    dry_run: bool = False
+    force: bool = False
+
+
+class Pass:
+    """One pass. The caller holds the lock.
+
+    Args:
+        spec: the `retune` part.
+        tuner: the world.
+        ledger: what was.
+        switch: changes what is deployed.
+        now: the clock, Unix seconds.
+        rated: the study's load is a rate.
+    """
+
+    def __init__(
+        self, spec: RetuneSpec, tuner: Tuner, ledger: Ledger, switch: Switch, now: Now, *, rated: bool = False
+    ) -> None:
+        self._spec = spec
+        self._tuner = tuner
+        self._ledger = ledger
+        self._switch = switch
+        self._now = now
+        self._rated = rated
+        self._gpu_hours = 0.0
+        self._said: list[str] = []
+
+    async def run(self, call: Call) -> Ending:
+        """Run the pass; its ending is in the ledger when this returns.
+
+        Raises:
+            asyncio.CancelledError: asked to give way; this is in the ledger too.
+            SpecError: the study was never run, or its `retune` part is wrong.
+        """
+        began = self._now()
+        try:
+            ending = await self._decide(call)
+        except GiveWay as given:
+            self._gpu_hours += given.gpu_hours
+            ending = Ending(Verdict.GAVE_WAY, (f"{given.reason}; the next pass goes on",))
+        except EnvironmentFault as fault:
+            ending = Ending(Verdict.ALERT, (str(fault),))
+        except asyncio.CancelledError:
+            self._end(call, began, Ending(Verdict.GAVE_WAY, ("asked to give way; the next pass goes on",)))
+            raise
+        return self._end(call, began, ending)
+
+    def _end(self, call: Call, began: float, ending: Ending) -> Ending:
+        ending = ending.because(*self._said)
+        if not call.dry_run:
+            current = self._state().current
+            self._ledger.add(
+                PassEnded(call.fire, began, self._now(), ending.verdict.value, ending.reasons, self._gpu_hours, current)
+            )
+        return ending
+
+    def _state(self) -> State:
+        return State.of(self._ledger.entries())
+
+    async def _decide(self, call: Call) -> Ending:
+        if not call.dry_run and (recovered := await self._switch.recover()) is not None:
+            self._said.extend(recovered.reasons)
+        incumbent = await self._incumbent(call)
+        sight = await self._tuner.look()
+        self._said.extend(sight.notes)
+        state = self._state()
+        cheap = self._cheap(state, sight)
+        if state.pending is not None:
+            ending = await self._pending(state, state.pending, cheap[0], call)
+            if ending is not None:
+                return ending
+        if state.tuning is not None and not call.dry_run:
+            return await self._continue(state.tuning, sight, call)
+        findings = cheap
+        self._said.extend(f"{one.name}: {one.sentence}" for one in findings)
+        fired = [one for one in findings if one.fired]
+        if not fired and not call.force:
+            if not call.dry_run:
+                self._keep_profile(state, sight)
+            return await self._look_closer(incumbent, call)
+        return await self._begin([one.sentence for one in fired] or ["asked for"], sight, call)
+
+    async def _incumbent(self, call: Call) -> Version:
+        """What is deployed; the first time it is what the study recommended."""
+        if (known := self._state().incumbent) is not None:
+            return known
+        adopted = await self._tuner.adopt()
+        files = await self._tuner.render_adopted(adopted)
+        config = adopted.config
+        version = Version(
+            1, config.args, config.env, 0, adopted.study, self._now(), adopted.sentence, adopted.gains,
+            adopted.quality, files,
+        )  # fmt: skip
+        if call.dry_run:
+            return version
+        if self._state().version(1) is None:
+            self._ledger.add(version)
+        if self._state().reference is None:
+            self._ledger.add(Reference(adopted.fingerprint, None, self._now()))
+        ended = await self._switch.to(version, "promote", "the study's own result is the first version")
+        self._said.extend(ended.reasons)
+        if ended.verdict is not Verdict.PROMOTED:
+            raise EnvironmentFault(ended.reasons[-1], hint="repair the hook or `retune.promote.out` and run it again")
+        return version
+
+    def _cheap(self, state: State, sight: Sight) -> list[Finding]:
+        """Triggers that need no measurement."""
+        triggers, reference = self._spec.triggers, state.reference
+        found = []
+        if triggers.fingerprint:
+            found.append(fingerprint_finding(reference.fingerprint if reference else (), sight.fingerprint))
+        else:
+            found.append(Finding("fingerprint", False, "not watched"))
+        if triggers.metrics_url or triggers.prometheus_url:
+            profile = reference.profile if reference else None
+            found.append(workload_finding(profile, sight.profile, triggers, rated=self._rated))
+        return found
+
+    def _keep_profile(self, state: State, sight: Sight) -> None:
+        """The first profile with enough requests is what later ones are compared with."""
+        reference, seen = state.reference, sight.profile
+        if reference is None or reference.profile is not None or seen is None:
+            return
+        if seen.requests >= self._spec.triggers.requests:
+            self._ledger.add(replace(reference, profile=seen, at=self._now()))
+
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    async def _pending(self, state: State, version: Version, fingerprint: Finding, call: Call) -> Ending | None:
+        """Deploy what waits where it may be, else say what it waits for. None: it is out of date, look again."""
+        if fingerprint.fired:
+            self._said.append(f"version {version.number} was measured before {fingerprint.sentence}: not deployed")
+            return None
+        if state.approved or (self._spec.promote.approval == "auto" and not state.held):
+            why = f"approved: {version.sentence}" if state.approved else version.sentence
+            return await self._promote(version, why, call)
+        why = "its hooks have failed" if state.held else "approval is manual"
+        sentence = f"version {version.number} waits for `autotune approve` ({why}): {version.sentence}"
+        return Ending(Verdict.WAITING, (sentence,))
+
+    async def _continue(self, tuning: Tuning, sight: Sight, call: Call) -> Ending:
+        changed = fingerprint_finding(tuning.fingerprint, sight.fingerprint)
+        if changed.fired:
+            self._said.append(f"the re-tuning of the last pass is given up: {changed.sentence}")
+            return await self._begin([*tuning.reasons, changed.sentence], sight, call)
+        self._said.append(f"going on with the re-tuning of the last pass ({'; '.join(tuning.reasons)})")
+        if (blocked := await self._blocked(call)) is not None:
+            return blocked
+        return await self._tune(tuning, call)
+
+    # -- what is measured --------------------------------------------------------------------------------------------
+
+    async def _look_closer(self, incumbent: Version, call: Call) -> Ending:
+        """Nothing cheap has triggered: ask the canary."""
+        if not self._spec.triggers.canary:
+            return self._nothing()
+        if call.dry_run:
+            return Ending(Verdict.DRY, ("the canary would be measured now",))
+        if (blocked := await self._blocked(call)) is not None:
+            return blocked
+        number = len(self._state().passes) + 1
+        result = await self._tuner.canary(_config(incumbent), number, call.deadline - self._now())
+        self._gpu_hours += result.gpu_hours
+        reading = Canary(
+            incumbent.number, canary_median(result.incumbent), canary_median(result.baseline), self._now(),
+            result.problem,
+        )  # fmt: skip
+        self._ledger.add(reading)
+        finding = canary_finding(self._state().canaries, self._spec.triggers.canary_drop)
+        if finding.alert:
+            return Ending(Verdict.ALERT, (f"canary: {finding.sentence}",))
+        if finding.fired:
+            self._said.append(f"canary: {finding.sentence}")
+            return await self._begin([finding.sentence], await self._tuner.look(), call)
+        self._said.append(f"canary: {finding.sentence}")
+        return self._nothing()
+
+    def _nothing(self) -> Ending:
+        return Ending(Verdict.NOTHING, ("nothing triggered: what runs today stays",))
+
+    async def _blocked(self, call: Call) -> Ending | None:
+        """Why nothing may be started now."""
+        budget = self._spec.budget.gpu_hours_per_month
+        spent = self._state().gpu_hours_since(self._now() - MONTH_S)
+        if budget is not None and spent >= budget:
+            text = f"{spent:.1f} of {budget:g} GPU hours of the last 30 days are spent"
+            return Ending(Verdict.BLOCKED, (text,))
+        if call.deadline - self._now() < LEAST_SECONDS:
+            return Ending(Verdict.GAVE_WAY, ("no time is left in this window; the next pass goes on",))
+        if reasons := await self._tuner.obstacles():
+            return Ending(Verdict.BLOCKED, (f"nothing is started: {'; '.join(reasons)}",))
+        return None
+
+    # -- tuning ------------------------------------------------------------------------------------------------------
+
+    async def _begin(self, reasons: list[str], sight: Sight, call: Call) -> Ending:
+        if call.dry_run:
+            return Ending(Verdict.DRY, (f"it would tune again: {'; '.join(reasons)}", *self._switch.hooks.plan()))
+        if (blocked := await self._blocked(call)) is not None:
+            return blocked
+        state = self._state()
+        profile = sight.profile or (state.reference.profile if state.reference else None)
+        moved = any(one.name == "workload" and one.fired for one in self._cheap(state, sight))
+        number = sum(isinstance(entry, Tuning) for entry in self._ledger.entries()) + 1
+        tuning = Tuning(
+            self._tuner.folder(number), tuple(reasons), sight.fingerprint, profile, state.current, self._now(),
+            moved=moved,
+        )  # fmt: skip
+        self._ledger.add(tuning)
+        return await self._tune(tuning, call)
+
+    async def _tune(self, tuning: Tuning, call: Call) -> Ending:
+        incumbent = self._state().version(tuning.version)
+        assert incumbent is not None
+        against = self._tuner.baseline() if tuning.fallback else _config(incumbent)
+        tuned = await self._tuner.tune(tuning, against, call.deadline - self._now())
+        self._gpu_hours += tuned.gpu_hours
+        if tuned.illegal:
+            return await self._fall_back(tuning, tuned, call)
+        return await self._judge(tuning, tuned, call)
+
+    async def _fall_back(self, tuning: Tuning, tuned: Tuned, call: Call) -> Ending:
+        """The incumbent cannot serve: tune against the study's own baseline, unless that is what cannot serve."""
+        incumbent = self._state().version(tuning.version)
+        assert incumbent is not None
+        same = _config(incumbent) == self._tuner.baseline()
+        if tuning.fallback or same:
+            text = f"neither the incumbent nor the study's baseline can serve: {tuned.illegal}"
+            return Ending(Verdict.ALERT, (f"{text}; correct `baseline.args`",))
+        self._said.append(f"the incumbent cannot serve any more ({tuned.illegal}); the study's baseline stands in")
+        number = sum(isinstance(entry, Tuning) for entry in self._ledger.entries()) + 1
+        again = replace(tuning, folder=self._tuner.folder(number), at=self._now(), fallback=True)
+        self._ledger.add(again)
+        return await self._tune(again, call)
+
+    async def _judge(self, tuning: Tuning, tuned: Tuned, call: Call) -> Ending:
+        judgement = judge(tuned, self._spec.promote.margin, fallback=tuning.fallback)
+        if not judgement.promote:
+            self._ledger.add(Reference(tuning.fingerprint, tuning.profile, self._now()))
+            return Ending(Verdict.KEPT, (judgement.sentence,))
+        number = max(one.number for one in self._state().versions) + 1
+        version = Version(
+            number, tuned.config.args, tuned.config.env, tuning.version, tuned.study, self._now(),
+            judgement.sentence, tuned.gains, tuned.quality, await self._tuner.render(tuned),
+        )  # fmt: skip
+        self._ledger.add(version)
+        if self._spec.promote.approval == "manual":
+            return Ending(Verdict.WAITING, (f"version {number} waits for `autotune approve`: {judgement.sentence}",))
+        return await self._promote(version, judgement.sentence, call)
+
+    async def _promote(self, version: Version, why: str, call: Call) -> Ending:
+        if call.dry_run:
+            return Ending(
+                Verdict.DRY, (f"version {version.number} would be deployed: {why}", *self._switch.hooks.plan())
+            )
+        return await self._switch.to(version, "promote", why)
+
+
+def _config(version: Version) -> EngineConfig:
+    return EngineConfig(version.args, version.env)
