@@ -155,7 +155,8 @@ class RunningProcess:
                 self._failure = self._explain()
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._job.wait_over(), WATCH)
+                async with asyncio.timeout(WATCH):
+                    await self._job.wait_over()
 
     def _explain(self) -> Failure:
         """Why it died. The exit code proves nothing: vLLM ends with 0 after the death of its engine core."""

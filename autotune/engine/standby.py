@@ -109,7 +109,8 @@ class Standby:
             reader, writer = await asyncio.open_unix_connection(str(waiting.socket))
             writer.write(json.dumps(order).encode() + b"\n")
             await writer.drain()
-            answer = await asyncio.wait_for(reader.readline(), 10)
+            async with asyncio.timeout(10):
+                answer = await reader.readline()
             writer.close()
             return answer == b"ready\n"
         return False

@@ -114,13 +114,15 @@ class SupervisedJob:
             self._process.stdin.write(json.dumps({"command": "stop", "grace": grace}).encode() + b"\n")
             await self._process.stdin.drain()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), grace + guard.AFTER_MAIN + guard.KILL_DEADLINE + 5)
+            async with asyncio.timeout(grace + guard.AFTER_MAIN + guard.KILL_DEADLINE + 5):
+                await self._process.wait()
         killed = False
         if self._process.returncode is None:
             # It was stopped by a signal or hangs: do its work ourselves.
             self._process.kill()
             await self._process.wait()
-        await asyncio.wait_for(asyncio.shield(self._reader), 5)
+        async with asyncio.timeout(5):
+            await asyncio.shield(self._reader)
         leftovers: list[str] = []
         if survivors := self._survivors():
             killed = True
@@ -182,7 +184,8 @@ class SupervisedJob:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         await self._process.stdin.drain()
-        await asyncio.wait_for(self._began.wait(), 30)
+        async with asyncio.timeout(30):
+            await self._began.wait()
         self._record = remember_start(
             StartRecord(
                 current_run().run, self.start_id, ProcessId.of(self._process.pid), self._main_id, str(self.scratch)
@@ -226,6 +229,9 @@ async def launch(
         raise EnvironmentFault(
             f"no process can be started: {error}", hint="Look at ulimit -u and free memory."
         ) from None
+    except BaseException:  # cancelled: asyncio has ended the process
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     job = SupervisedJob(process, start, scratch)
     words = tuple(word.replace(SCRATCH, str(scratch)) for word in argv)
     try:

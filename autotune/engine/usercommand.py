@@ -56,7 +56,8 @@ async def run_user_command(
         except OSError as error:
             return CommandResult(127, 0.0, f"{argv[0]} cannot be started: {error.strerror}")
         try:
-            code = await asyncio.wait_for(process.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                code = await process.wait()
         except TimeoutError:
             code = -1
         finally:

@@ -114,7 +114,8 @@ class _Process:
             EnvironmentFault: it died or did not answer in time.
         """
         try:
-            event = await asyncio.wait_for(self.events.get(), seconds)
+            async with asyncio.timeout(seconds):
+                event = await self.events.get()
         except TimeoutError:
             raise EnvironmentFault(f"a load client process did not answer within {seconds:g} s ({what})") from None
         if event is None:

@@ -128,16 +128,14 @@ class Dispatcher:
 
     async def _connect(self) -> Stream:
         context = ssl.create_default_context() if self.setup.tls else None
-        _, stream = await asyncio.wait_for(
-            self.loop.create_connection(
+        async with asyncio.timeout(10):
+            _, stream = await self.loop.create_connection(
                 lambda: Stream(self),
                 self.setup.host,
                 self.setup.port,
                 ssl=context,
                 server_hostname=self.setup.host if context else None,
-            ),
-            timeout=10,
-        )
+            )
         return stream
 
     def go(self, start: float) -> None:

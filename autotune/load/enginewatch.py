@@ -79,7 +79,8 @@ class EngineWatch:
             return
         asked = time.monotonic()
         try:
-            values = await asyncio.wait_for(self._source(), TIMEOUT)
+            async with asyncio.timeout(TIMEOUT):
+                values = await self._source()
         except (OSError, TimeoutError, aiohttp.ClientError):
             return
         if values:

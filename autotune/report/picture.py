@@ -63,7 +63,8 @@ async def _photograph(browser: str, page: str, out: Path) -> None:
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": scratch, "LANG": "C.UTF-8"}
         job = await launch(argv, env, folder=folder, log=folder / "browser.log", grace=2.0)
         try:
-            await asyncio.wait_for(job.wait_over(), DEADLINE)
+            async with asyncio.timeout(DEADLINE):
+                await job.wait_over()
         except TimeoutError:
             raise EnvironmentFault(
                 f"{browser} gave no picture within {DEADLINE:.0f} s", hint="use --format html"

@@ -40,7 +40,8 @@ async def stop_engine_process(process: asyncio.subprocess.Process, grace_s: floa
         return
     process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), grace_s)
+        async with asyncio.timeout(grace_s):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()
