@@ -19,6 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.events import Observer, Silent
 from autotune.outcome import Infeasible
 from autotune.result import StudyResult, recommendation_from_json
+from autotune.search.front import baseline_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
@@ -111,7 +112,8 @@ def read(study: Study | Path | str) -> StudyResult:
         store.close()
     objectives = Objectives.of(opened.spec)
     recommendation = recommendation_from_json(final) if final is not None else None
-    baseline = next((r.config for r in records if r.proposal.origin == "baseline"), EngineConfig())
+    today = baseline_of(records)
+    baseline = today.config if today is not None else EngineConfig()
     rules = Rules(opened.spec, objectives, baseline, _NothingRefused())
     confirmation = rules.confirmation(records)
     spent = sum(record.seconds for record in records) / opened.spec.hardware.parallel_trials

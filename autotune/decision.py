@@ -37,6 +37,12 @@ class Rules:
         drift = drift_of(records, self.objectives)
         return drift.sentence if drift.verdict == "stop" else None
 
+    def baseline_due(self, records: Sequence[TrialRecord]) -> Proposal | None:
+        """The baseline, until it is measured: there is nothing to compare with before, whatever an earlier run met."""
+        if any(isinstance(one.outcome, Measured) and one.config.hash == self.baseline.hash for one in records):
+            return None
+        return Proposal(self.baseline, origin="baseline", note="what you run today")
+
     def sentinel(self, records: Sequence[TrialRecord]) -> Proposal | None:
         """The baseline once more, when it is due."""
         return next_sentinel(records, self.spec.search.sentinel_every)
@@ -153,7 +159,8 @@ def _gain_line(gain: tuple[str, float, float, float]) -> str:
 
 
 def _trial_of(config: EngineConfig, records: Sequence[TrialRecord]) -> int:
-    return next((record.number for record in records if record.config == config), -1)
+    """The first measurement of `config`; -1 where there is none."""
+    return next((r.number for r in records if r.config == config and isinstance(r.outcome, Measured)), -1)
 
 
 def _quality(winner: ArmResult, records: Sequence[TrialRecord]) -> str:

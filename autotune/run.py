@@ -142,6 +142,9 @@ class StudyRun:
             if self._stop_reason:
                 return None
             records = tuple(self._records)
+            if (baseline := self._parts.rules.baseline_due(records)) is not None:
+                self._begin(baseline)
+                return baseline
             if (reason := self._parts.rules.stop_reason(records, self._elapsed_s())) is not None:
                 self._stop_reason = reason
                 return None

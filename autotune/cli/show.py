@@ -14,6 +14,7 @@ from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityCheck
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
+from autotune.search.front import baseline_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 from autotune.study import open_study
@@ -31,7 +32,8 @@ def show(
     finally:
         store.close()
     objectives = Objectives.of(opened.spec)
-    baseline = next((r.config for r in records if r.proposal.origin == "baseline"), EngineConfig())
+    today = baseline_of(records)
+    baseline = today.config if today is not None else EngineConfig()
     console = Console()
     if trial is None:
         console.print(_overview(records, objectives, baseline))

@@ -16,7 +16,7 @@ from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityVerdict
 from autotune.report.wording import outcome_text
 from autotune.result import Recommendation, recommendation_from_json
-from autotune.search.front import front_of, knee_of
+from autotune.search.front import baseline_of, front_of, knee_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import STABLE
@@ -71,7 +71,8 @@ def gather(
     """
     spec, objectives = study.spec, Objectives.of(study.spec)
     choice = _choose(study, records, objectives, recommendation, pick)
-    baseline = next((r.config for r in records if r.proposal.origin == "baseline"), EngineConfig())
+    today = baseline_of(records)
+    baseline = today.config if today is not None else EngineConfig()
     evidence = _evidence(study, records, objectives, choice)
     measured = evidence.vllm_version
     target = release_of(version or measured)

@@ -53,7 +53,8 @@ def drift_of(history: Sequence[TrialRecord], objectives: Objectives) -> Drift:
     base = objectives.values(baseline) if baseline is not None else None
     if baseline is None or base is None:
         return Drift("steady", 0.0, (), "no baseline to compare with")
-    sentinels = [objectives.values(one) for one in history if one.proposal.origin == "sentinel" and one.outcome.learn]
+    watched = [one for one in history if one.proposal.origin == "sentinel" and one.number > baseline.number]
+    sentinels = [objectives.values(one) for one in watched if one.outcome.learn]
     first = objectives.model_losses(base)[0]
     changes = [first - objectives.model_losses(values)[0] for values in sentinels if values is not None]
     if len(changes) < len(sentinels) and sentinels[-1] is None:

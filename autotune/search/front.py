@@ -134,8 +134,9 @@ def recommend(records: Sequence[TrialRecord], objectives: Objectives) -> Recomme
 
 
 def baseline_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """The first learnt record of what runs today."""
-    return next((one for one in records if one.proposal.origin == "baseline" and one.outcome.learn), None)
+    """What runs today: its measurement, or its failure where it was never measured; the latest, since it may change."""
+    found = [one for one in records if one.proposal.origin == "baseline" and one.outcome.learn]
+    return max(found, key=lambda one: (one.outcome.kind == "measured", one.number), default=None)
 
 
 def _sentence(best: TrialRecord | None, baseline: TrialRecord | None, objectives: Objectives) -> str:

@@ -70,13 +70,19 @@ class StopRule:
 
 
 def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The trials that use up a budget: learnt something, took an engine start, and are no repeats."""
+    """The trials that use up a budget: learnt something, took an engine start, and are no repeats.
+
+    A baseline that cannot serve ends a study before it has begun, so it uses up nothing either.
+    """
     return [
         record
         for record in history
         if record.outcome.learn
         and record.proposal.origin not in REPEATS
-        and not (isinstance(record.outcome, Infeasible) and not record.outcome.started)
+        and not (
+            isinstance(record.outcome, Infeasible)
+            and (not record.outcome.started or record.proposal.origin == "baseline")
+        )
     ]
 
 
