@@ -7,18 +7,23 @@ from collections.abc import Callable
 import typer
 
 from autotune.cli.adopt import adopt
+from autotune.cli.approve import approve
 from autotune.cli.bench import bench
 from autotune.cli.clean import clean
 from autotune.cli.dashboard import dashboard
 from autotune.cli.doctor import doctor
 from autotune.cli.explain import explain
 from autotune.cli.export import export
+from autotune.cli.history import history
 from autotune.cli.init import init
 from autotune.cli.lint import lint
 from autotune.cli.load import load
 from autotune.cli.plan import plan
 from autotune.cli.report import report
+from autotune.cli.retune import retune
+from autotune.cli.rollback import rollback
 from autotune.cli.run import run
+from autotune.cli.schedule import schedule
 from autotune.cli.show import show
 from autotune.cli.spaces import spaces
 from autotune.cli.status import status
@@ -37,6 +42,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "dashboard": dashboard,
     "export": export,
+    "retune": retune,
+    "schedule": schedule,
+    "approve": approve,
+    "rollback": rollback,
+    "history": history,
     "lint": lint,
     "bench": bench,
     "explain": explain,

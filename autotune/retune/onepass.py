@@ -64,6 +64,8 @@ class Pass:
         self._now = now
         self._rated = rated
         self._gpu_hours = 0.0
+        self._tuning: Tuning | None = None
+        self._spent_before = 0.0
         self._said: list[str] = []
 
     async def run(self, call: Call) -> Ending:
@@ -82,6 +84,8 @@ class Pass:
         except EnvironmentFault as fault:
             ending = Ending(Verdict.ALERT, (str(fault),))
         except asyncio.CancelledError:
+            if self._tuning is not None:
+                self._gpu_hours += self._tuner.spent(self._tuning) - self._spent_before
             self._end(call, began, Ending(Verdict.GAVE_WAY, ("asked to give way; the next pass goes on",)))
             raise
         return self._end(call, began, ending)
@@ -254,7 +258,9 @@ class Pass:
         incumbent = self._state().version(tuning.version)
         assert incumbent is not None
         against = self._tuner.baseline() if tuning.fallback else _config(incumbent)
+        self._tuning, self._spent_before = tuning, self._tuner.spent(tuning)
         tuned = await self._tuner.tune(tuning, against, call.deadline - self._now())
+        self._tuning = None
         self._gpu_hours += tuned.gpu_hours
         if tuned.illegal:
             return await self._fall_back(tuning, tuned, call)

@@ -96,6 +96,9 @@ class Tuner(Protocol):
             GiveWay: the time is over.
         """
 
+    def spent(self, tuning: Tuning) -> float:
+        """GPU hours of a re-tuning so far, over all its passes."""
+
     def folder(self, number: int) -> str:
         """Where the re-tuning of that number keeps its study."""
 

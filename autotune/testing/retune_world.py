@@ -192,6 +192,9 @@ class FakeTuner:
         gain = (LABEL, found.value, found.low, found.high)
         return Tuned(config_of(best), True, (gain,), f"better: {found}", "passed", tuning.folder, cost)
 
+    def spent(self, tuning: Tuning) -> float:
+        return len(self.finished.get(tuning.folder, ())) * self.run_s / 3600
+
     def folder(self, number: int) -> str:
         return f"retune/{number:04d}"
 

@@ -1,0 +1,61 @@
+"""The tuner's own figures in Prometheus' text format, for node_exporter's textfile collector."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from autotune.errors import EnvironmentFault
+from autotune.retune.ledger import State
+from autotune.retune.verdict import Verdict
+
+
+def metrics_text(study: str, state: State) -> str:
+    """All figures; times are Unix seconds."""
+    name = study.replace("\\", "\\\\").replace('"', '\\"')
+    label = f'study="{name}"'
+    lines: list[str] = []
+
+    def metric(key: str, kind: str, text: str, *samples: tuple[str, float]) -> None:
+        lines.append(f"# HELP autotune_retune_{key} {text}")
+        lines.append(f"# TYPE autotune_retune_{key} {kind}")
+        lines.extend(f"autotune_retune_{key}{{{label}{more}}} {value:.15g}" for more, value in samples)
+
+    verdicts = Counter(one.verdict for one in state.passes)
+    metric(
+        "passes_total", "counter", "Passes by how they ended.",
+        *((f',verdict="{verdict.value}"', float(verdicts[verdict.value])) for verdict in Verdict),
+    )  # fmt: skip
+    metric("gpu_hours_total", "counter", "GPU hours of all passes.", ("", sum(one.gpu_hours for one in state.passes)))
+    metric("version", "gauge", "Number of the deployed version.", ("", float(state.current)))
+    metric("versions", "gauge", "Versions in the history.", ("", float(len(state.versions))))
+    metric("waiting", "gauge", "1 while a version waits for a person.", ("", float(state.pending is not None)))
+    metric("unfinished", "gauge", "1 while a re-tuning waits for its next pass.", ("", float(state.tuning is not None)))
+    if state.passes:
+        last = state.passes[-1]
+        metric("last_pass_timestamp_seconds", "gauge", "When the last pass ended.", ("", last.at))
+        metric("last_pass_duration_seconds", "gauge", "How long it took.", ("", last.at - last.began))
+    known = [one for one in state.canaries if one.incumbent]
+    if known and known[0].incumbent and known[-1].incumbent:
+        ratio = known[-1].incumbent / known[0].incumbent
+        metric("canary_ratio", "gauge", "The last canary against the first one since the last tuning.", ("", ratio))
+    incumbent = state.incumbent
+    if incumbent is not None and incumbent.gains:
+        metric("gain_lower_bound", "gauge", "Lower bound of the deployed version's gain.", ("", incumbent.gains[0][2]))
+    return "\n".join(lines) + "\n"
+
+
+def write_metrics(path: Path, text: str) -> None:
+    """Replace the file in one step: a collector never reads half of it.
+
+    Raises:
+        EnvironmentFault: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.chmod(0o644)
+        partial.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be written: {error.strerror}", hint="correct `metrics_file`") from error

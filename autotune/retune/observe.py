@@ -1,0 +1,102 @@
+"""What the users of the running service do, from its /metrics or from a Prometheus server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import aiohttp
+
+from autotune.errors import AutotuneError, EnvironmentFault
+from autotune.load.from_metrics import Bucket, ObservedLoad, Snapshot, observed_load, read_snapshot
+from autotune.retune.ledger import Bin, Profile
+from autotune.spec.retune import TriggerSpec
+
+TIMEOUT_S = 20.0
+HISTOGRAMS = ("request_prompt_tokens", "request_generation_tokens")
+HITS, QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
+
+
+async def observe_profile(spec: TriggerSpec, environ: Mapping[str, str]) -> tuple[Profile | None, str]:
+    """The present workload, or None and why it could not be read: a service that is down starts no tuning.
+
+    Args:
+        spec: where to ask.
+        environ: where the API key comes from.
+    """
+    if spec.prometheus_url is None and spec.metrics_url is None:
+        return None, ""
+    try:
+        if spec.prometheus_url is not None:
+            snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watch)
+            return _profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch), ""
+        return await _watched(spec.metrics_url or "", environ.get(spec.api_key_env, ""), spec.watch), ""
+    except (AutotuneError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return None, f"the service's workload cannot be read: {str(error).splitlines()[0] or type(error).__name__}"
+
+
+async def _watched(url: str, api_key: str, seconds: float) -> Profile:
+    route = url.rstrip("/").removesuffix("/v1") + "/metrics"
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    before = read_snapshot(await _get(route, {}, headers))
+    await asyncio.sleep(seconds)
+    after = read_snapshot(await _get(route, {}, headers))
+    return _profile(observed_load(before, after, seconds), before, after, seconds)
+
+
+async def _get(url: str, query: Mapping[str, str], headers: Mapping[str, str]) -> str:
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(url, params=query, headers=headers) as answer,
+    ):
+        if answer.status != 200:
+            raise EnvironmentFault(f"{url} answers HTTP {answer.status}")
+        return await answer.text()
+
+
+async def _from_prometheus(url: str, selector: str, seconds: float) -> Snapshot:
+    """The increase of vLLM's histograms and counters over the last `seconds`, summed over all servers selected."""
+    span = f"[{max(1, round(seconds))}s]"
+    histograms: dict[str, Mapping[float, float]] = {}
+    for name in HISTOGRAMS:
+        rows = await _query(url, f"sum by (le) (increase(vllm:{name}_bucket{{{selector}}}{span}))")
+        histograms[name] = {math.inf if le == "+Inf" else float(le): value for le, value in rows.items()}
+    values = {}
+    for name in (HITS, QUERIES):
+        found = await _query(url, f"sum(increase(vllm:{name}{{{selector}}}{span}))")
+        values[name] = sum(found.values())
+    return Snapshot({name: edges for name, edges in histograms.items() if edges}, values)
+
+
+async def _query(url: str, expression: str) -> dict[str, float]:
+    """Values of an instant query by their `le` label."""
+    body = json.loads(await _get(url.rstrip("/") + "/api/v1/query", {"query": expression}, {}))
+    if body.get("status") != "success":
+        raise EnvironmentFault(f"Prometheus at {url} answers {body.get('error', 'no result')}")
+    rows = body["data"]["result"]
+    return {row["metric"].get("le", ""): value for row in rows if math.isfinite(value := float(row["value"][1]))}
+
+
+def _profile(seen: ObservedLoad, before: Snapshot | None, after: Snapshot, seconds: float) -> Profile:
+    old = before.values if before is not None else {}
+    hits, queries = (after.values.get(name, 0.0) - old.get(name, 0.0) for name in (HITS, QUERIES))
+    return Profile(
+        inputs=_bins(seen.input_tokens),
+        outputs=_bins(seen.output_tokens),
+        requests=seen.requests,
+        rate=seen.requests / seconds if seconds > 0 else None,
+        prefix_hits=hits / queries if queries > 0 else None,
+    )
+
+
+def _bins(buckets: tuple[Bucket, ...]) -> tuple[Bin, ...]:
+    return tuple(Bin(item.low, item.high, item.count) for item in buckets)
+
+
+def histogram_json(bins: tuple[Bin, ...]) -> str:
+    """The histogram file that a study's `file:` of an empirical length names."""
+    return json.dumps({"buckets": [asdict(one) for one in bins]}, indent=1) + "\n"
