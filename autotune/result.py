@@ -114,4 +114,5 @@ def _frame(records: tuple[TrialRecord, ...], objectives: Objectives) -> pd.DataF
                 **dict(record.config.args),
             }
         )
-    return pd.DataFrame(rows)
+    columns = ["trial", "origin", "outcome", "cause", "feasible", *objectives.labels]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)

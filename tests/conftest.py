@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from autotune.engine.runs import read_runs, read_starts
 from autotune.host.leases import LeaseBook
 from autotune.host.processes import command_line, environment_value, own_pids, start_ticks
+from tests.desk import Desk
 
 MARK = "AUTOTUNE_TEST"
 PATIENCE_S = 10.0
@@ -47,3 +50,20 @@ def processes_of(mark: str) -> list[int]:
         if not any(kept in command_line(pid) for kept in KEPT):
             found.append(pid)
     return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A fresh desk; the test fails when anything of it is left."""
+    scratch = Path(tempfile.mkdtemp(prefix="e2e-"))
+    made = Desk(tmp_path, scratch)
+    yield made
+    made.close()
+    try:
+        made.wait_until_nothing_is_left()
+    finally:
+        for pid in made.processes():
+            os.kill(pid, signal.SIGKILL)
+        for path in sorted(scratch.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        scratch.rmdir()

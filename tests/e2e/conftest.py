@@ -1,140 +1,13 @@
-"""The real command line in a process of its own, on a small study with a simulated engine."""
+"""A whole study on the simulated engine, run once with the real command line."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 
-import autotune
-from autotune.engine.runs import START_VARIABLE
-from autotune.host.leases import LeaseBook
-from autotune.host.processes import command_line, environment_value, own_pids, start_ticks
-
-STUDY = """\
-name: tiny
-model: llama-3.1-8b
-engine:
-  kind: simulated
-  simulate: {card: h100, speed: 20, startup: 0.02, noise: 0%}
-hardware: {gpus: 1}
-space:
-  name: tiny
-  parameters:
-    max_num_seqs: {ladder: [2, 4, 8, 64]}
-    max_num_batched_tokens: {ladder: [64, 512, 2048]}
-    quantization: {choice: [null, fp8]}
-load:
-  input_tokens: 64
-  output_tokens: 16
-  arrivals: closed
-  levels: [4]
-  warmup: {requests: 4, max_duration: 5s, tolerance: 50%}
-  window: {duration: 4s, requests: 40}
-objectives:
-  - metric: output_throughput
-  - metric: ttft
-    percentile: 90
-quality: {enabled: false}
-search: {trials: 5, sentinel_every: 0, proposer: random}
-confirm: {rounds: 2, finalists: 1, minimise: false}
-"""
-RUN_S = 110
-"""A whole study takes 15 s on a quiet machine."""
-
-
-@dataclass
-class Desk:
-    """A folder to work in, with a state folder and a temporary folder that nobody else uses."""
-
-    folder: Path
-    scratch: Path
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    def environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "AUTOTUNE_STATE": str(self.state), "TMPDIR": str(self.scratch), "COLUMNS": "120", **more}
-
-    def write(self, text: str = STUDY, name: str = "tiny.yaml") -> Path:
-        path = self.folder / name
-        path.write_text(text)
-        return path
-
-    def run(self, *words: str, timeout: float = RUN_S) -> subprocess.CompletedProcess[str]:
-        """One command to its end."""
-        command = [sys.executable, "-m", "autotune", *words]
-        return subprocess.run(
-            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=timeout
-        )
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """A command in a process group of its own, as a shell would start it; killed at the end of the test."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", *words], cwd=self.folder, env=self.environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
-        )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def result(self, name: str = "tiny.yaml") -> autotune.StudyResult:
-        return autotune.read(self.folder / name)
-
-    def processes(self) -> list[int]:
-        """Everything alive that was started from this desk."""
-        state = str(self.state)
-        found = [pid for pid in own_pids() if environment_value(pid, "AUTOTUNE_STATE") == state]
-        return [pid for pid in found if start_ticks(pid) is not None and pid != os.getpid()]
-
-    def engines(self) -> list[int]:
-        return [pid for pid in self.processes() if environment_value(pid, START_VARIABLE)]
-
-    def left(self) -> list[str]:
-        """Processes, temporary files, leases: what should not be there any more."""
-        found = [f"process {pid}: {command_line(pid)}" for pid in self.processes()]
-        found += [f"file {path}" for path in self.scratch.iterdir()]
-        found += [f"lease {holder.resource}" for holder in LeaseBook(self.state / "leases").holders()]
-        return found
-
-    def wait_until_nothing_is_left(self, seconds: float = 20.0) -> None:
-        deadline = time.monotonic() + seconds
-        while (left := self.left()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert left == []
-
-    def close(self) -> None:
-        for process in self.started:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A fresh desk; the test fails when anything of it is left."""
-    scratch = Path(tempfile.mkdtemp(prefix="e2e-"))
-    made = Desk(tmp_path, scratch)
-    yield made
-    made.close()
-    try:
-        made.wait_until_nothing_is_left()
-    finally:
-        for pid in made.processes():
-            os.kill(pid, signal.SIGKILL)
-        for path in sorted(scratch.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-        scratch.rmdir()
+from tests.desk import Desk
 
 
 @dataclass(frozen=True)
@@ -156,22 +29,3 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     assert done.returncode == 0, done.stderr + done.stdout
     desk.wait_until_nothing_is_left()
     return Finished(desk, study, done.stdout)
-
-
-def events(stream: IO[str]) -> Iterator[dict[str, Any]]:
-    """The events of `autotune run --json` as they come."""
-    for line in stream:
-        yield json.loads(line)
-
-
-def wait_for_event(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Read events until one is wanted; all that were read."""
-    assert process.stdout is not None
-    seen = []
-    for event in events(process.stdout):
-        seen.append(event)
-        if wanted(event):
-            return seen
-    raise AssertionError(
-        f"it ended with {process.wait()} before that: {process.stderr.read() if process.stderr else ''}"
-    )

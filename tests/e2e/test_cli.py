@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.outcome import Infeasible, Measured
-from tests.e2e.conftest import STUDY, Desk
+from tests.desk import STUDY, Desk
 
 SEARCH_ONLY = ("--trials", "2", "--set", "confirm.rounds=0")
 

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.outcome import Broken, Measured, TrialRecord
 from autotune.study import open_study
-from tests.e2e.conftest import Desk, wait_for_event
+from tests.desk import Desk, wait_for_event
 
 SHORT = ("run", "tiny.yaml", "--json", "--trials", "2")
 SEARCH_ONLY = (*SHORT, "--set", "confirm.rounds=0")
