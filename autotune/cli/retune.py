@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from autotune.assembly import StudyParts
 from autotune.cli.views import PlainView
+from autotune.engine.giveway import cancel_on_signals
 from autotune.events import Observer, Silent
 from autotune.retune.session import Session, opened
 from autotune.retune.verdict import Ending, Verdict
@@ -50,10 +50,7 @@ def retune(
 
 async def _run(session: Session, *, dry_run: bool, force: bool) -> Ending | None:
     """None where a signal asked to give way."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+    cancel_on_signals()
     try:
         return await session.run_now(dry_run=dry_run, force=force)
     except asyncio.CancelledError:

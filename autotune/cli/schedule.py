@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.engine.giveway import cancel_on_signals
 from autotune.errors import SpecError
 from autotune.retune.install import Place, kubernetes_manifest, systemd_unit
 from autotune.retune.schedule import Schedule
@@ -69,10 +69,7 @@ def _install(kind: str, place: Place, spec: RetuneSpec, out: Path | None) -> Non
 
 
 async def _serve(session: Session) -> int:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+    cancel_on_signals()
     service = Service(
         session.schedule, session.spec.budget.time, WallClock(), session.run, partial(first_start, session.ledger), _say
     )

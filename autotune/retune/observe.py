@@ -17,6 +17,8 @@ from autotune.spec.retune import TriggerSpec
 
 TIMEOUT_S = 20.0
 HISTOGRAMS = ("request_prompt_tokens", "request_generation_tokens")
+STRANGE = (ValueError, KeyError, TypeError, AttributeError)
+"""What reading an answer raises that is not what the protocol says."""
 HITS, QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
 
 
@@ -34,7 +36,7 @@ async def observe_profile(spec: TriggerSpec, environ: Mapping[str, str]) -> tupl
             snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watch)
             return _profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch), ""
         return await _watched(spec.metrics_url or "", environ.get(spec.api_key_env, ""), spec.watch), ""
-    except (AutotuneError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+    except (AutotuneError, aiohttp.ClientError, TimeoutError, *STRANGE) as error:
         return None, f"the service's workload cannot be read: {str(error).splitlines()[0] or type(error).__name__}"
 
 

@@ -123,6 +123,7 @@ class FakeTuner:
         era: the present truth, by the clock.
         noise: relative standard deviation of one measurement.
         run_s: seconds of one measurement.
+        interrupted: called before every measurement with what is finished so far; may raise.
         engines: started and not stopped; 0 whenever nothing runs.
     """
 
@@ -132,6 +133,7 @@ class FakeTuner:
     run_s: float = 300.0
     killer: Killer = field(default_factory=Killer)
     draws: random.Random = field(default_factory=lambda: random.Random(1))
+    interrupted: Callable[[int], None] = lambda done: None
     busy: tuple[str, ...] = ()
     engines: int = 0
     finished: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
@@ -170,6 +172,7 @@ class FakeTuner:
         names = [mode(incumbent), *(name for name in era.scores if name != mode(incumbent))]
         plan = [name for _ in range(ROUNDS) for name in names]
         while len(done) < len(plan):
+            self.interrupted(len(done))
             value = self._measure(plan[len(done)], ends)
             assert value is not None
             done.append((plan[len(done)], value))

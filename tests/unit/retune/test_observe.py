@@ -1,0 +1,93 @@
+"""The workload of a running service, from its own metrics and from Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from autotune.retune.observe import observe_profile
+from autotune.retune.triggers import mean_length
+from autotune.spec.retune import TriggerSpec
+
+Serve = Callable[[str, Callable[[web.Request], web.Response]], Awaitable[str]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    runners = []
+
+    async def start(path: str, answer: Callable[[web.Request], web.Response]) -> str:
+        async def handle(request: web.Request) -> web.Response:
+            return answer(request)
+
+        application = web.Application()
+        application.router.add_get(path, handle)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        runners.append(runner)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+def page(requests: int) -> str:
+    lines = []
+    for name, edge in (("request_prompt_tokens", 1000), ("request_generation_tokens", 200)):
+        lines += [f'vllm:{name}_bucket{{model_name="m",le="{edge // 2}.0"}} {requests // 2}.0',
+                  f'vllm:{name}_bucket{{model_name="m",le="{edge}.0"}} {requests}.0',
+                  f'vllm:{name}_bucket{{model_name="m",le="+Inf"}} {requests}.0']  # fmt: skip
+    lines += [f'vllm:prefix_cache_hits_total{{model_name="m"}} {requests * 3}.0',
+              f'vllm:prefix_cache_queries_total{{model_name="m"}} {requests * 10}.0']  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+async def test_what_happened_while_it_was_watched_is_the_profile(serve: Serve) -> None:
+    pages = [page(1000), page(1100)]
+    url = await serve("/metrics", lambda request: web.Response(text=pages.pop(0)))
+    profile, note = await observe_profile(TriggerSpec(metrics_url=f"{url}/v1", watch=0.05), {})
+    assert note == "" and profile is not None
+    assert (profile.requests, profile.prefix_hits) == (100, pytest.approx(0.3))
+    assert profile.rate == pytest.approx(2000)
+    assert mean_length(profile.inputs) == pytest.approx(500)
+
+
+async def test_prometheus_gives_the_same(serve: Serve) -> None:
+    asked: list[str] = []
+
+    def answer(request: web.Request) -> web.Response:
+        query = request.query["query"]
+        asked.append(query)
+        if "_bucket" in query:
+            rows = [{"metric": {"le": le}, "value": [0, value]} for le, value in (("500.0", "60"), ("+Inf", "80"))]
+        else:
+            rows = [{"metric": {}, "value": [0, "30" if "hits" in query else "100"]}]
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": rows}})
+
+    url = await serve("/api/v1/query", answer)
+    spec = TriggerSpec(prometheus_url=url, selector='job="vllm"', watch=3600)
+    profile, note = await observe_profile(spec, {})
+    assert note == "" and profile is not None
+    assert (profile.requests, profile.prefix_hits) == (80, pytest.approx(0.3))
+    assert profile.rate == pytest.approx(80 / 3600)
+    assert asked[0] == 'sum by (le) (increase(vllm:request_prompt_tokens_bucket{job="vllm"}[3600s]))'
+
+
+@pytest.mark.parametrize("status", [401, 503])
+async def test_a_service_that_does_not_answer_is_a_note_and_no_fault(serve: Serve, status: int) -> None:
+    url = await serve("/metrics", lambda request: web.Response(status=status))
+    profile, note = await observe_profile(TriggerSpec(metrics_url=url, watch=0.01), {})
+    assert profile is None and f"HTTP {status}" in note
+
+
+async def test_nobody_home_and_garbage_are_notes_too(serve: Serve) -> None:
+    profile, note = await observe_profile(TriggerSpec(metrics_url="http://127.0.0.1:1", watch=0.01), {})
+    assert profile is None and "cannot be read" in note
+    url = await serve("/api/v1/query", lambda request: web.Response(text="<html>"))
+    profile, note = await observe_profile(TriggerSpec(prometheus_url=url), {})
+    assert profile is None and "cannot be read" in note
+    assert await observe_profile(TriggerSpec(), {}) == (None, "")

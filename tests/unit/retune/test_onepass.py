@@ -1,0 +1,253 @@
+"""What a pass decides when things are not as they should be."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from autotune.retune.deploy import Deployment
+from autotune.retune.ledger import Approval, PassEnded, Reference, State, Tuning
+from autotune.retune.metrics import metrics_text, write_metrics
+from autotune.retune.onepass import Call, Pass
+from autotune.retune.promotion import Switch
+from autotune.retune.schedule import Schedule
+from autotune.retune.service import Service, first_start
+from autotune.retune.timeline import rows, write_plot
+from autotune.retune.tuner import CanaryResult
+from autotune.retune.verdict import Ending, Verdict
+from autotune.space.config import EngineConfig
+from autotune.spec.retune import RetuneSpec
+from autotune.testing.retune_world import Era, FakeClock, FakeHooks, FakeTuner, MemoryLedger
+
+OLD = Era("0.26.0", 400, {"base": 100, "a": 120, "b": 110})
+NEW = Era("0.32.0", 400, {"base": 100, "a": 102, "b": 140})
+
+
+@dataclass
+class Bench:
+    """A pass over a world whose truth the test sets."""
+
+    folder: Path
+    era: Era = OLD
+    spec: RetuneSpec = field(default_factory=RetuneSpec)
+    hooks: FakeHooks = field(default_factory=FakeHooks)
+
+    def __post_init__(self) -> None:
+        self.ledger, self.clock = MemoryLedger(), FakeClock(1e9)
+        self.tuner = FakeTuner(self.clock, lambda now: self.era)
+
+    async def run(self, *, seconds: float = 36_000, dry_run: bool = False, force: bool = False) -> Ending:
+        switch = Switch("study", self.ledger, Deployment(self.folder / "deploy"), self.hooks, self.clock.now)
+        call = Call(self.clock.now(), self.clock.now() + seconds, dry_run, force)
+        self.clock.time += 1
+        return await Pass(self.spec, self.tuner, self.ledger, switch, self.clock.now).run(call)
+
+    @property
+    def state(self) -> State:
+        return State.of(self.ledger.entries())
+
+    @property
+    def text(self) -> str:
+        return (self.folder / "deploy/current/vllm.yaml").read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def test_a_dry_run_says_what_it_would_do_and_does_nothing(bench: Bench) -> None:
+    await bench.run()
+    before = bench.ledger.entries()
+    bench.era = NEW
+    ending = await bench.run(dry_run=True)
+    assert ending.verdict is Verdict.DRY
+    assert "it would tune again: engine was 0.26.0 and is 0.32.0" in " ".join(ending.reasons)
+    assert ending.reasons[-1] == "after the change it would run reload"
+    assert (bench.ledger.entries(), bench.text) == (before, "mode: a\n")
+
+
+async def test_foreign_work_blocks_and_the_next_pass_does_it(bench: Bench) -> None:
+    await bench.run()
+    bench.era, bench.tuner.busy = NEW, ("GPU 0: process 77 (train) holds 40.0 GiB",)
+    ending = await bench.run()
+    assert ending.verdict is Verdict.BLOCKED and "process 77" in ending.reasons[-1]
+    bench.tuner.busy = ()
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    assert bench.text == "mode: b\n"
+
+
+async def test_a_window_that_closes_is_given_way_to_and_the_next_pass_goes_on(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    ending = await bench.run(seconds=1_700)
+    assert ending.verdict is Verdict.GAVE_WAY
+    done = len(bench.tuner.finished["retune/0001"])
+    assert done == 5
+    ending = await bench.run()
+    assert ending.verdict is Verdict.PROMOTED and "going on" in " ".join(ending.reasons)
+    assert len(bench.tuner.finished["retune/0001"]) == 15  # 5 rounds of 3, none of them twice
+    assert [entry for entry in bench.ledger.entries() if isinstance(entry, Tuning)].__len__() == 1
+
+
+async def test_what_changes_in_between_ends_the_unfinished_tuning(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    await bench.run(seconds=1_700)
+    bench.era = Era("0.33.0", 400, NEW.scores)
+    ending = await bench.run()
+    assert "given up: engine was 0.32.0 and is 0.33.0" in " ".join(ending.reasons)
+    assert ending.verdict is Verdict.PROMOTED and "retune/0002" in bench.tuner.finished
+
+
+async def test_a_signal_is_kept_with_its_cost_and_the_pass_goes_on_next_time(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+
+    def signalled(done: int) -> None:
+        if done == 3:
+            raise asyncio.CancelledError
+
+    bench.tuner.interrupted = signalled
+    with pytest.raises(asyncio.CancelledError):
+        await bench.run()
+    last = bench.state.passes[-1]
+    assert (last.verdict, last.gpu_hours) == ("gave way", pytest.approx(3 * 300 / 3600))
+    bench.tuner.interrupted = lambda done: None
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+
+
+async def test_a_spent_month_only_looks(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.0}})
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    bench.era = Era("0.33.0", 400, OLD.scores)
+    ending = await bench.run()
+    assert ending.verdict is Verdict.BLOCKED and "of 1 GPU hours" in ending.reasons[-1]
+    bench.clock.time += 31 * 86400
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+
+
+async def test_approval_waits_and_is_asked_for_once(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"promote": {"approval": "manual"}})
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.WAITING
+    assert (await bench.run()).verdict is Verdict.WAITING
+    assert bench.text == "mode: a\n"
+    bench.ledger.add(Approval(2, True, "ada", 1.0))
+    ending = await bench.run()
+    assert ending.verdict is Verdict.PROMOTED and bench.text == "mode: b\n"
+
+
+async def test_a_refused_version_is_not_deployed_and_not_proposed_again(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"promote": {"approval": "manual"}})
+    await bench.run()
+    bench.era = NEW
+    await bench.run()
+    bench.ledger.add(Approval(2, False, "ada", 1.0))
+    assert (await bench.run()).verdict is Verdict.NOTHING
+    assert bench.text == "mode: a\n"
+
+
+async def test_an_approval_from_before_an_upgrade_deploys_nothing(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"promote": {"approval": "manual"}})
+    await bench.run()
+    bench.era = NEW
+    await bench.run()
+    bench.ledger.add(Approval(2, True, "ada", 1.0))
+    bench.era = Era("0.33.0", 400, {"base": 100, "a": 150, "b": 90})
+    ending = await bench.run()
+    assert ending.verdict is Verdict.KEPT and "not deployed" in " ".join(ending.reasons)
+    assert bench.text == "mode: a\n"
+
+
+async def test_a_failed_hook_holds_the_version_until_a_person_agrees(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    bench.hooks.fail = lambda moment, event: moment == "after" and event.version == 2
+    assert (await bench.run()).verdict is Verdict.ROLLED_BACK
+    bench.hooks.fail = lambda moment, event: False
+    ending = await bench.run()
+    assert ending.verdict is Verdict.WAITING and "its hooks have failed" in ending.reasons[-1]
+    bench.ledger.add(Approval(2, True, "ada", 1.0))
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    assert bench.text == "mode: b\n"
+
+
+async def test_nothing_that_serves_is_an_alert(bench: Bench) -> None:
+    await bench.run()
+    bench.era = Era("0.32.0", 400, {"b": 100})
+    ending = await bench.run()
+    assert ending.verdict is Verdict.ALERT and "neither the incumbent nor the study's baseline" in ending.reasons[-1]
+    assert bench.text == "mode: a\n"
+
+
+async def test_force_tunes_without_a_trigger_and_keeps_what_is_best(bench: Bench) -> None:
+    await bench.run()
+    ending = await bench.run(force=True)
+    assert ending.verdict is Verdict.KEPT and "asked for" not in ending.reasons[-1]
+
+
+async def test_the_first_profile_is_kept_and_later_ones_are_compared(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"triggers": {"metrics_url": "http://127.0.0.1:1", "canary": False}})
+    await bench.run()
+    reference = bench.state.reference
+    assert isinstance(reference, Reference) and reference.profile is not None
+    bench.era = Era(OLD.engine, 1600, OLD.scores)
+    ending = await bench.run()
+    assert "prompt lengths have moved" in " ".join(ending.reasons)
+    tuning = next(entry for entry in bench.ledger.entries() if isinstance(entry, Tuning))
+    assert tuning.moved and tuning.profile is not None
+
+
+async def test_history_and_metrics_tell_the_same(bench: Bench, tmp_path: Path) -> None:
+    await bench.run()
+    bench.era = NEW
+    await bench.run()
+    shown = rows(bench.state)
+    assert [(row.verdict, row.version) for row in shown] == [("nothing", 1), ("promoted", 2)]
+    assert shown[1].gain.startswith("x1.") and shown[1].gpu_hours > 1
+    text = metrics_text('a "study"', bench.state)
+    assert 'autotune_retune_passes_total{study="a \\"study\\"",verdict="promoted"} 1' in text
+    assert 'autotune_retune_version{study="a \\"study\\""} 2' in text
+    write_metrics(tmp_path / "m" / "retune.prom", text)
+    assert (tmp_path / "m" / "retune.prom").read_text() == text and len(list((tmp_path / "m").iterdir())) == 1
+    write_plot("study", bench.state, tmp_path / "plot.html")
+    assert "promoted: " in (tmp_path / "plot.html").read_text()
+
+
+async def test_the_service_goes_on_after_a_pass_that_could_not_run(bench: Bench) -> None:
+    from autotune.errors import EnvironmentFault
+
+    said: list[str] = []
+    calls: list[float] = []
+
+    async def run(call: Call) -> Ending:
+        calls.append(call.fire)
+        if len(calls) == 1:
+            raise EnvironmentFault("another pass is using gpu-0")
+        return await bench.run()
+
+    schedule = Schedule.of(RetuneSpec(cron="0 3 * * *"), "x")
+    service = Service(schedule, 3600, bench.clock, run, lambda now: first_start(bench.ledger, now), said.append)
+    await service.serve(bench.clock.time + 3 * 86400)
+    assert len(calls) == 3 and len(set(calls)) == 3
+    assert any("another pass is using gpu-0" in line for line in said)
+
+
+async def test_a_canary_that_could_not_be_measured_at_all_is_told(bench: Bench) -> None:
+    await bench.run()
+
+    async def dead(incumbent: EngineConfig, number: int, seconds: float) -> CanaryResult:
+        return CanaryResult((), (), 0.2, "out of memory at start")
+
+    bench.tuner.canary = dead  # type: ignore[method-assign]
+    ending = await bench.run()
+    assert "the incumbent cannot serve any more: out of memory" in " ".join(ending.reasons)
+    assert ending.verdict is Verdict.KEPT
+    assert isinstance(bench.ledger.entries()[-1], PassEnded)
