@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from autotune.engine.process import STOP_GRACE
 from autotune.engine.protocol import Engine, Lease
 from autotune.engine.registry import create_engine
 from autotune.engine.standby import Standby
-from autotune.errors import EnvironmentFault
+from autotune.errors import EnvironmentFault, SpecError
 from autotune.events import Observer
 from autotune.host.doctor import diagnose
 from autotune.host.findings import Level
@@ -46,7 +47,6 @@ from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
 from autotune.study import Study, open_study
 from autotune.trial import Placement, QualityGate
-
 
 COMPILES = frozenset(
     {"quantization", "kv_cache_dtype", "dtype", "max_num_batched_tokens", "enforce_eager", "compilation_config.mode"}
@@ -175,6 +175,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     made = frame(study, host, store)
     environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
     notes = await asyncio.to_thread(_doctor, study, host)
+    _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)
     standby = Standby(STOP_GRACE)
     engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
@@ -205,6 +206,34 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
         environment=environment,
         notes=notes,
     )
+
+
+SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "baseline", "load")
+"""What records of one study must share; the rest of a study file may change between two runs."""
+
+
+def _must_be_the_same(store: Store, study: Study) -> None:
+    """A study that goes on measures the same thing as before.
+
+    Raises:
+        SpecError: model, fixed arguments, baseline or load differ from those of the records that are there.
+    """
+    head = store.head()
+    if head is None or not store.history():
+        return
+    before, now = json.loads(head.spec), json.loads(study.spec.model_dump_json())
+    for key in SAME:
+        old, new = before, now
+        for part in key.split("."):
+            old, new = old.get(part, {}), new.get(part, {})
+        if old != new:
+            raise SpecError(
+                f"study {study.spec.name!r} holds {len(store.history())} trials that were measured with another {key}",
+                file=study.path,
+                key=key,
+                hint=f"give the study another name, and start it with --like {study.path} (a copy of the old file), "
+                f"or move {study.folder} away",
+            )
 
 
 def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine) -> Proposer:

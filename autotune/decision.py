@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Measured, Proposal, TrialRecord
-from autotune.report.wording import changes_text, figure_text
+from autotune.quality.wording import evidence
+from autotune.report.wording import changes_text
 from autotune.result import Recommendation
 from autotune.search.confirm import ArmResult, Confirmation, ConfirmRun, analyse, finalists, next_run, plan, rounds_of
 from autotune.search.drift import drift_of, next_sentinel
@@ -123,7 +124,7 @@ class Rules:
             return "nothing was confirmed (confirm.rounds is 0), so nothing is claimed; see the front"
         if not front_of(records, self.objectives):
             return "no configuration held all limits"
-        return "no configuration of the search was better than what you run today"
+        return "no configuration of the search was better"
 
     def summary(
         self, records: Sequence[TrialRecord], confirmation: Confirmation | None, recommendation: Recommendation | None
@@ -144,8 +145,9 @@ class Rules:
             lines.append(f"{_sentence(recommendation.sentence)} ({confirmation.rounds} rounds of fresh starts)")
             lines.extend(_gain_line(gain) for gain in recommendation.gains)
             lines.extend(f"  {name}: {sentence}" for name, sentence in recommendation.effects)
+            lines.append(f"  quality: {recommendation.quality}")
         else:
-            lines.append(f"Keep what you run today: {recommendation.sentence}.")
+            lines.append(f"Keep what you run today. {_sentence(recommendation.sentence)}.")
         return tuple(lines)
 
 
@@ -166,8 +168,5 @@ def _trial_of(config: EngineConfig, records: Sequence[TrialRecord]) -> int:
 def _quality(winner: ArmResult, records: Sequence[TrialRecord]) -> str:
     for record in reversed(records):
         if record.config == winner.config and isinstance(record.outcome, Measured) and record.outcome.quality:
-            report = record.outcome.quality
-            kl = next((check for check in report.checks if check.name == "kl"), None)
-            figures = f", KL {figure_text('', kl.estimate)} of at most {kl.limit:g}" if kl else ""
-            return f"quality gate {report.verdict}{figures}"
-    return "no quality gate"
+            return evidence(record.outcome.quality)
+    return "answers were not compared (quality.enabled is false)"

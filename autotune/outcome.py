@@ -17,10 +17,15 @@ from autotune.space.config import EngineConfig, FrozenValue
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The load finished and can be believed; the gate may have passed or failed."""
+    """The load finished and can be believed; the gate may have passed or failed.
+
+    Attributes:
+        quarantine: values whose answers fail the gate by themselves; never proposed again in this study.
+    """
 
     load: LoadReport
     quality: QualityReport | None = None
+    quarantine: tuple[tuple[str, FrozenValue], ...] = ()
     kind: Literal["measured"] = "measured"
 
     learn = True

@@ -181,9 +181,7 @@ class StudyRun:
         attempt = self._attempt(proposal)
         self._observer.notify(TrialStarted(number, proposal, self._expected_s()))
         try:
-            record = await run_trial(
-                bench, proposal, number, attempt=attempt, fresh=fresh or attempt > 1, arrival_seed=arrival_seed
-            )
+            record = await run_trial(bench, proposal, number, attempt=attempt, fresh=fresh, arrival_seed=arrival_seed)
             self._store.add(record)
             self._records.append(record)
         finally:

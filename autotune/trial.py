@@ -19,8 +19,8 @@ from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
 from autotune.load.report import LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
-from autotune.quality.report import QualityReport
-from autotune.space.config import EngineConfig
+from autotune.quality.report import QualityReport, QualityVerdict
+from autotune.space.config import EngineConfig, FrozenValue
 from autotune.spec.study import LoadSpec, StudySpec
 
 
@@ -39,6 +39,12 @@ class QualityGate(Protocol):
 
     async def check(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
         """The verdict on `config`, measured or taken from an earlier trial with the same precision."""
+
+    async def check_finalist(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
+        """The same with the study's tasks and command on top; the baseline is asked first."""
+
+    def lone_culprit(self, config: EngineConfig) -> tuple[str, FrozenValue] | None:
+        """The one value that can be blamed where `config` fails, or None where there are several."""
 
 
 class Placement(Protocol):
@@ -169,10 +175,12 @@ async def _measure(
             return Broken("invalid_measurement", "; ".join(load.invalid))
         if all(level.stopped and not level.metrics for level in load.levels):
             return Infeasible("hopeless", "; ".join(f"{level.level}: {level.stopped}" for level in load.levels))
-        quality = await _quality(bench, obtained, proposal.config, number, folder, progress)
+        quality = await _quality(bench, obtained, proposal, number, folder, progress)
     except EngineDied as death:
         return await _death(bench, engine, str(death), progress)
-    return Measured(load, quality)
+    failed = quality is not None and quality.verdict is QualityVerdict.FAILED
+    culprit = bench.gate.lone_culprit(proposal.config) if bench.gate is not None and failed else None
+    return Measured(load, quality, quarantine=(culprit,) if culprit else ())
 
 
 async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, progress: _Progress) -> LoadReport:
@@ -235,13 +243,14 @@ async def _placed(bench: Bench, engine: RunningEngine, target: Target, number: i
 
 
 async def _quality(
-    bench: Bench, obtained: Obtained, config: EngineConfig, number: int, folder: Path, progress: _Progress
+    bench: Bench, obtained: Obtained, proposal: Proposal, number: int, folder: Path, progress: _Progress
 ) -> QualityReport | None:
     if bench.gate is None:
         return None
     with progress.stage("quality"):
         bench.observer.notify(StageStarted(number, "quality"))
-        return await bench.gate.check(obtained.engine, config, folder)
+        ask = bench.gate.check_finalist if proposal.origin == "confirm" else bench.gate.check
+        return await ask(obtained.engine, proposal.config, folder)
 
 
 def _failure_of(engine: RunningEngine, hang: asyncio.Task[Failure]) -> Failure | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -85,9 +87,21 @@ class SupervisedJob:
         return tuple(pids)
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """`env` with what marks a process as one of this job."""
-        # setproctitle, which vLLM uses, would overwrite the environment that our marker lives in.
-        return {"VLLM_RPC_BASE_PATH": str(self.scratch), **env, **self._marks, "SPT_NOENV": "1"}
+        """`env` with what marks a process as one of this job, and with temporary files where they end with it.
+
+        vLLM leaves a file `vllm_dist_...` behind at every start. Torch's kernel cache stays where it would be anyway.
+        """
+        temporary = env.get("TMPDIR") or tempfile.gettempdir()
+        kernels = Path(temporary) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", _user()))
+        return {
+            "VLLM_RPC_BASE_PATH": str(self.scratch),
+            "TORCHINDUCTOR_CACHE_DIR": str(kernels),
+            **env,
+            **self._marks,
+            "TMPDIR": str(self.scratch),
+            # setproctitle, which vLLM uses, would overwrite the environment that our marker lives in.
+            "SPT_NOENV": "1",
+        }
 
     async def follow_log(self, log: Path) -> None:
         """The job writes to another file from now on; that one is kept small too."""
@@ -240,6 +254,14 @@ async def launch(
         await asyncio.shield(job.stop(0.0))
         raise
     return job
+
+
+def _user() -> str:
+    """As torch names a user in the name of its cache."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid_{os.getuid()}"
 
 
 def marked(variable: str, value: str) -> tuple[int, ...]:

@@ -67,6 +67,11 @@ class _Mark:
     sent: int
 
 
+WAVES = 3
+"""Requests that a closed window holds per stream, at least. Streams of equal lengths march in step, so with fewer waves
+the throughput depends on where the window begins: on one H200 at c=128, two waves measured 5,442 and 5,905 tok/s."""
+
+
 class LevelRun:
     """Drives one level on one client.
 
@@ -193,7 +198,8 @@ class LevelRun:
             return False
         assert self.duration is not None
         done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
-        return elapsed >= self.duration and done >= self.required
+        waves = WAVES * self.level.value if self.closed else 0
+        return elapsed >= self.duration and done >= max(self.required, waves)
 
     def _too_slow(self, begin: _Mark, mark: _Mark) -> str | None:
         """A reason when the longest window did not hold the required requests: the engine's fault, not the client's."""

@@ -20,12 +20,12 @@ from autotune.quality import sanity
 from autotune.quality.candidate import candidate_checks
 from autotune.quality.finalist import Finals, combined, finals_of
 from autotune.quality.observe import Observation, Suite, record
-from autotune.quality.precision import precision_key, same_precision
+from autotune.quality.precision import only_change, precision_key, same_precision
 from autotune.quality.reference import Reference, read_reference
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.quality.verdict import Limits, verdict_of, violation_of
 from autotune.quality.wire import HttpScorer, Scorer, ScorerError, first_error
-from autotune.space.config import EngineConfig
+from autotune.space.config import EngineConfig, FrozenValue
 from autotune.spec.study import StudySpec
 
 REFERENCE_FILE = "quality-reference.json"
@@ -90,6 +90,10 @@ class Gate:
         if not any(check.name in ("reference", "answers") for check in checks):
             self.memory.put(self._verdict_name(key), _REPORT.dump_json(report).decode())
         return report
+
+    def lone_culprit(self, config: EngineConfig) -> tuple[str, FrozenValue] | None:
+        """The one value that can be blamed where `config` fails, or None where there are several."""
+        return only_change(config, self.baseline)
 
     async def check_finalist(self, engine: RunningEngine, config: EngineConfig, folder: Path) -> QualityReport:
         """Tiers 0 to 3: on top of `check`, the study's tasks and command. The baseline is to be asked first.

@@ -43,6 +43,9 @@ def systemd_unit(place: Place) -> str:
 Description=Re-tuning of {place.study}
 After=network-online.target
 Wants=network-online.target
+# A pass that fails again and again is not worth its GPU time.
+StartLimitIntervalSec=1h
+StartLimitBurst=5
 
 [Service]
 Type=exec

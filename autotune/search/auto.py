@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from autotune.outcome import Proposal, TrialRecord
 from autotune.search.acquisition import Expectation, Sample
@@ -54,8 +55,11 @@ class AutoStrategy:
         measured = sum(self._setting.objectives.values(one.record) is not None for one in samples)
         if measured < ENOUGH or self._features.count == 0:
             return self._local.suggest(situation)
-        expectation = Expectation(samples, self._features, self._setting.objectives, situation.seed)
-        return self._search(situation, expectation, samples) or self._local.suggest(situation)
+        # The matrices are small: one thread is faster than many, and leaves the cores to engine and load client.
+        with threadpool_limits(limits=1, user_api="blas"):
+            expectation = Expectation(samples, self._features, self._setting.objectives, situation.seed)
+            found = self._search(situation, expectation, samples)
+        return found or self._local.suggest(situation)
 
     def _samples(self, situation: Situation) -> list[Sample]:
         """Every record with a place in the space; a baseline outside of it stands at its nearest point."""

@@ -295,7 +295,7 @@ def _winner(results: Sequence[ArmResult], margin: float) -> ArmResult | None:
 
 def _claim(winner: ArmResult | None, results: Sequence[ArmResult], control_problems: Sequence[str]) -> str:
     if winner is None:
-        return "nothing is better than what you run today" if results else "nothing was confirmed"
+        return "nothing was proven to be better" if results else "nothing was confirmed"
     if control_problems:
         return f"it holds all limits; what you run today does not: {control_problems[0]}"
     best = next((one for one in winner.ratios if one.low > 1), winner.ratios[0])

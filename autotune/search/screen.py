@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.outcome import Infeasible, Proposal, TrialRecord
+from autotune.outcome import Broken, Proposal, TrialRecord
 from autotune.space.config import EngineConfig, FrozenValue
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Tried:
             quarantine=tuple(
                 record.outcome.quarantine
                 for record in history
-                if isinstance(record.outcome, Infeasible) and record.outcome.quarantine
+                if not isinstance(record.outcome, Broken) and record.outcome.quarantine
             ),
         )
 

@@ -59,7 +59,7 @@ class StopRule:
         if self.trials is not None and count >= self.trials:
             return Stop("trials", f"{count} of {self.trials} trials are done")
         if self.wall_clock is not None and elapsed >= self.wall_clock:
-            return Stop("wall_clock", f"the wall clock of {self.wall_clock / 3600:.2g} h is used up")
+            return Stop("wall_clock", f"the wall clock of {_words(self.wall_clock)} is used up")
         hours = sum(record.seconds * record.gpus for record in history) / 3600
         if self.gpu_hours is not None and hours >= self.gpu_hours:
             return Stop("gpu_hours", f"{hours:.2f} of {self.gpu_hours:g} GPU hours are used")
@@ -67,6 +67,10 @@ class StopRule:
         if self.patience is not None and idle >= self.patience:
             return Stop("patience", f"the front has not gained in the last {idle} measured trials")
         return None
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
 def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -191,7 +191,7 @@ class FakeTuner:
         best = max(ratios, key=lambda name: ratios[name].value)
         found, cost = ratios[best], len(done) * self.run_s / 3600
         if found.low <= 1.02:
-            return Tuned(incumbent, False, (), "nothing is better than what you run today", "", tuning.folder, cost)
+            return Tuned(incumbent, False, (), "nothing was proven to be better", "", tuning.folder, cost)
         gain = (LABEL, found.value, found.low, found.high)
         return Tuned(config_of(best), True, (gain,), f"better: {found}", "passed", tuning.folder, cost)
 

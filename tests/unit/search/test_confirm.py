@@ -83,7 +83,7 @@ def test_no_better_is_a_result() -> None:
     row = {BASE: figures(1000), ARM: figures(1003)}
     result = analyse(rounds([row] * 3), OBJECTIVES, BASE)
     assert result.winner is None
-    assert result.sentence == "nothing is better than what you run today"
+    assert result.sentence == "nothing was proven to be better"
     assert result.arms[0].verdict == "tie"
 
 
