@@ -28,7 +28,11 @@ def approve(
             wanted = f"version {version}" if version is not None else "a version"
             raise SpecError(f"{wanted} does not wait for approval", hint=f"{waits}; see: autotune history {study}")
         session.ledger.add(Approval(pending.number, not refuse, _user(), time.time()))
-    word = "refused: it will not be deployed" if refuse else f"approved; deploy it now with: autotune retune {study}"
+    word = (
+        "refused: it will not be deployed"
+        if refuse
+        else f"approved; deploy it now with: autotune retune {study} --anytime"
+    )
     typer.echo(f"version {pending.number} is {word}")
     typer.echo(pending.sentence)
 

@@ -30,6 +30,7 @@ def retune(
         bool, typer.Option("--dry-run", help="Say what would be done; start and change nothing.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Tune again although nothing has triggered.")] = False,
+    anytime: Annotated[bool, typer.Option("--anytime", help="Outside the maintenance windows too.")] = False,
     setting: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the study file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The decision as one JSON object.")] = False,
 ) -> None:
@@ -39,7 +40,7 @@ def retune(
         return Silent() if as_json else PlainView(parts.objectives, parts.baseline, sys.stderr)
 
     with opened(open_study(study, setting or []), watch) as session:
-        ending = asyncio.run(_run(session, dry_run=dry_run, force=force))
+        ending = asyncio.run(_run(session, dry_run=dry_run, force=force, anytime=anytime))
     if ending is None:
         print("gave way: engines are stopped, finished trials are kept, the next pass goes on", file=sys.stderr)
         raise typer.Exit(130)
@@ -48,11 +49,11 @@ def retune(
         raise typer.Exit(code)
 
 
-async def _run(session: Session, *, dry_run: bool, force: bool) -> Ending | None:
+async def _run(session: Session, *, dry_run: bool, force: bool, anytime: bool) -> Ending | None:
     """None where a signal asked to give way."""
     cancel_on_signals()
     try:
-        return await session.run_now(dry_run=dry_run, force=force)
+        return await session.run_now(dry_run=dry_run, force=force, anytime=anytime)
     except asyncio.CancelledError:
         return None
 

@@ -35,6 +35,13 @@ class Deployment:
         """What a service reads."""
         return self.out if self.single else self.out / CURRENT
 
+    def existing(self) -> tuple[tuple[str, str], ...]:
+        """What is there now, as (relative path, text); empty where nothing is."""
+        if self.single:
+            return ((self.out.name, self.out.read_text(encoding="utf-8")),) if self.out.is_file() else ()
+        found = sorted(path for path in self.path.rglob("*") if path.is_file()) if self.path.is_dir() else []
+        return tuple((str(path.relative_to(self.path)), path.read_text(encoding="utf-8")) for path in found)
+
     def check(self, files: Sequence[tuple[str, str]]) -> None:
         """Refuse what cannot be replaced atomically.
 

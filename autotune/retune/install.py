@@ -58,6 +58,7 @@ TimeoutStopSec={STOP_S}
 Restart=on-failure
 RestartSec=60
 RestartPreventExitStatus=2
+SuccessExitStatus=130
 
 [Install]
 WantedBy=multi-user.target

@@ -126,11 +126,11 @@ class Pass:
         return await self._begin([one.sentence for one in fired] or ["asked for"], sight, call)
 
     async def _incumbent(self, call: Call) -> Version:
-        """What is deployed; the first time it is what the study recommended."""
+        """What is deployed; the first time it is taken to be what the study recommended."""
         if (known := self._state().incumbent) is not None:
             return known
         adopted = await self._tuner.adopt()
-        files = await self._tuner.render_adopted(adopted)
+        files = self._switch.deployment.existing() or await self._tuner.render_adopted(adopted)
         config = adopted.config
         version = Version(
             1, config.args, config.env, 0, adopted.study, self._now(), adopted.sentence, adopted.gains,
@@ -142,10 +142,7 @@ class Pass:
             self._ledger.add(version)
         if self._state().reference is None:
             self._ledger.add(Reference(adopted.fingerprint, None, self._now()))
-        ended = await self._switch.to(version, "promote", "the study's own result is the first version")
-        self._said.extend(ended.reasons)
-        if ended.verdict is not Verdict.PROMOTED:
-            raise EnvironmentFault(ended.reasons[-1], hint="repair the hook or `retune.promote.out` and run it again")
+        self._said.extend(self._switch.adopt(version).reasons)
         return version
 
     def _cheap(self, state: State, sight: Sight) -> list[Finding]:

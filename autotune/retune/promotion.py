@@ -118,6 +118,20 @@ class Switch:
         self.ledger.add(SwitchEnded(version.number, self.now(), sentence))
         return Ending(Verdict.PROMOTED if change == "promote" else Verdict.ROLLED_BACK, (why, sentence))
 
+    def adopt(self, version: Version) -> Ending:
+        """Take over what runs already as the first version: its files are there or are written, and no hook is called.
+
+        Raises:
+            EnvironmentFault: they cannot be written.
+        """
+        self.deployment.check(version.files)
+        self.ledger.add(SwitchBegan(0, version.number, self.now(), "taken over"))
+        if not self.deployment.existing():
+            self.deployment.install(version)
+        sentence = f"what the study recommended is version {version.number}, in {self.deployment.path}"
+        self.ledger.add(SwitchEnded(version.number, self.now(), sentence))
+        return Ending(Verdict.PROMOTED, (sentence,))
+
     async def recover(self) -> Ending | None:
         """Undo a switch that was killed half-way; None where there was none."""
         state = self.state()

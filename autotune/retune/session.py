@@ -108,12 +108,20 @@ class Session:
             finally:
                 self._write_metrics()
 
-    async def run_now(self, *, dry_run: bool = False, force: bool = False) -> Ending:
-        """One pass for whoever calls from outside (cron, a timer, CI). Outside its windows nothing is done."""
+    async def run_now(self, *, dry_run: bool = False, force: bool = False, anytime: bool = False) -> Ending:
+        """One pass for whoever calls from outside (cron, a timer, CI). Outside its windows nothing is done.
+
+        Args:
+            dry_run: say what would be done.
+            force: tune although nothing has triggered.
+            anytime: windows do not count.
+        """
         now = self.now()
-        if not dry_run and not in_window(self.schedule, now):
-            return Ending(Verdict.BLOCKED, ("no maintenance window is open now",))
+        if not in_window(self.schedule, now) and not (dry_run or anytime):
+            return Ending(Verdict.BLOCKED, ("no maintenance window is open now; --anytime does not wait for one",))
         call = call_at(self.schedule, self.spec.budget.time, now, now)
+        if anytime:
+            call = Call(now, now + self.spec.budget.time)
         return await self.run(Call(call.fire, call.deadline, dry_run, force))
 
     def _take_approval(self) -> None:

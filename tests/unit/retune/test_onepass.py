@@ -59,6 +59,24 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+async def test_what_runs_already_is_taken_over_without_hooks_and_can_be_restored(bench: Bench) -> None:
+    ending = await bench.run()
+    assert bench.hooks.called == [] and bench.text == "mode: a\n"
+    assert "what the study recommended is version 1" in ending.reasons[0]
+
+
+async def test_files_that_are_there_already_stay_and_are_the_first_version(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "deploy" / "mine").mkdir(parents=True)
+    (tmp_path / "deploy" / "mine" / "vllm.yaml").write_text("# by hand\nmode: a\n")
+    (tmp_path / "deploy" / "current").symlink_to("mine")
+    await bench.run()
+    assert bench.text == "# by hand\nmode: a\n"
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    first = bench.state.version(1)
+    assert bench.text == "mode: b\n" and first is not None and first.files == (("vllm.yaml", "# by hand\nmode: a\n"),)
+
+
 async def test_a_dry_run_says_what_it_would_do_and_does_nothing(bench: Bench) -> None:
     await bench.run()
     before = bench.ledger.entries()
