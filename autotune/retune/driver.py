@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from autotune.assembly import StudyParts, assemble
 from autotune.engine import cpu_setup
@@ -21,9 +20,9 @@ from autotune.export.pick import gather, renamed
 from autotune.export.registry import EXPORTERS
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import read_gpus
-from autotune.host.leases import FOREIGN_BYTES, foreign_uses
 from autotune.outcome import Infeasible, TrialRecord
 from autotune.result import Recommendation, recommendation_from_json
+from autotune.retune.guard import obstacles
 from autotune.retune.ledger import Pairs, Tuning
 from autotune.retune.observe import histogram_json, observe_profile
 from autotune.retune.promotion import Tuned
@@ -80,7 +79,7 @@ class StudyTuner:
 
     async def obstacles(self) -> Sequence[str]:
         """See `Tuner.obstacles`."""
-        return await asyncio.to_thread(self._obstacles)
+        return obstacles(self.study.spec, self.retune, await asyncio.to_thread(read_gpus))
 
     def _fingerprint(self) -> Pairs:
         spec = self.study.spec
@@ -93,21 +92,6 @@ class StudyTuner:
         arguments = {"arguments": _hash(spec.model_dump_json(include=ARGUMENTS))}
         entries = dict(fingerprint(model=model, revision=spec.revision, engine=version, extra=arguments))
         return tuple(sorted((name, entries[name]) for name in WATCHED if name in entries))
-
-    def _obstacles(self) -> tuple[str, ...]:
-        spec, host = self.study.spec, read_gpus()
-        if spec.engine.kind in ("simulated", "endpoint"):
-            return ()
-        if spec.engine.python == "cpu":
-            beside = _on_this_host(self.retune.triggers.metrics_url)
-            return ("the production service runs on the processors that the study would measure",) if beside else ()
-        wanted = [gpu for gpu in host.gpus if spec.hardware.devices is None or gpu.index in spec.hardware.devices]
-        count = spec.hardware.gpus if spec.hardware.gpus is not None else len(wanted)
-        busy = [use for use in foreign_uses(host) if use.memory > FOREIGN_BYTES]
-        taken = {use.gpu for use in busy}
-        if sum(gpu.index not in taken for gpu in wanted) >= count:
-            return ()
-        return tuple(str(use) for use in busy if use.gpu in {gpu.index for gpu in wanted})
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
@@ -304,10 +288,6 @@ def _illegal_baseline(records: Sequence[TrialRecord]) -> str | None:
 
 def _gpu_hours(records: Sequence[TrialRecord]) -> float:
     return sum(record.seconds * record.gpus for record in records) / 3600
-
-
-def _on_this_host(url: str | None) -> bool:
-    return url is not None and urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _hash(text: str) -> str:
