@@ -20,12 +20,13 @@ from autotune.engine.standby import Standby
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.events import Observer
 from autotune.host.doctor import diagnose
-from autotune.host.findings import Level
+from autotune.host.findings import Finding, Level, as_entries
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.leases import leased
 from autotune.host.state import state_dir
 from autotune.load.measure import LoadClient
+from autotune.outcome import Measured
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.model import ModelFacts, read_model
 from autotune.preflight.simulated import simulated_facts
@@ -174,7 +175,9 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     store = study.store()
     made = frame(study, host, store)
     environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
-    notes = await asyncio.to_thread(_doctor, study, host)
+    findings = await asyncio.to_thread(_doctor, study, host)
+    environment = (*environment, *as_entries(findings))
+    notes = tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
     _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)
     standby = Standby(STOP_GRACE)
@@ -219,7 +222,8 @@ def _must_be_the_same(store: Store, study: Study) -> None:
         SpecError: model, fixed arguments, baseline or load differ from those of the records that are there.
     """
     head = store.head()
-    if head is None or not store.history():
+    measured = sum(isinstance(record.outcome, Measured) for record in store.history())
+    if head is None or not measured:
         return
     before, now = json.loads(head.spec), json.loads(study.spec.model_dump_json())
     for key in SAME:
@@ -228,7 +232,7 @@ def _must_be_the_same(store: Store, study: Study) -> None:
             old, new = old.get(part, {}), new.get(part, {})
         if old != new:
             raise SpecError(
-                f"study {study.spec.name!r} holds {len(store.history())} trials that were measured with another {key}",
+                f"study {study.spec.name!r} holds {measured} trials that were measured with another {key}",
                 file=study.path,
                 key=key,
                 hint=f"give the study another name, and start it with --like {study.path} (a copy of the old file), "
@@ -280,7 +284,7 @@ def _warm(
     return (*given.warm, *found), given.sentence
 
 
-def _doctor(study: Study, host: GpuHost) -> tuple[str, ...]:
+def _doctor(study: Study, host: GpuHost) -> tuple[Finding, ...]:
     """Examine the host; errors stop the study before it costs anything.
 
     Raises:
@@ -293,7 +297,7 @@ def _doctor(study: Study, host: GpuHost) -> tuple[str, ...]:
     errors = [finding for finding in findings if finding.level is Level.ERROR]
     if errors:
         raise EnvironmentFault("; ".join(finding.text for finding in errors), hint=errors[0].fix)
-    return tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
+    return findings
 
 
 def model_facts(spec: StudySpec) -> ModelFacts | None:
