@@ -36,7 +36,12 @@ engine: $(CORE)
 # Status 3: this machine cannot run the real engine. Its tests are skipped then, with the reason.
 test: lint
 	@$(PY) -m autotune.engine.cpu_setup || [ $$? -eq 3 ]
-	@$(VENV)/bin/pytest -m "not gpu" $(PYTEST_ARGS)
+	@echo "Unit and contract tests, two at a time"
+	@$(VENV)/bin/pytest -q -m "not gpu" -n 2 --dist loadfile tests/unit tests/contract $(PYTEST_ARGS)
+	@echo "The whole command line on the simulator, and scripted faults"
+	@$(VENV)/bin/pytest -q -m "not gpu" tests/e2e tests/faults $(PYTEST_ARGS)
+	@echo "The real vLLM on the CPU"
+	@$(VENV)/bin/pytest -q -m "not gpu" tests/engine $(PYTEST_ARGS)
 
 lint: $(DEV)
 	@$(VENV)/bin/ruff check .
