@@ -103,6 +103,24 @@ def test_a_study_is_adopted_watched_tuned_again_promoted_and_rolled_back(study: 
     assert [path.name for path in folder.rglob("*.partial")] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noticed_by", ["fingerprint", "canary"])
+def test_what_cannot_serve_any_more_is_replaced_by_what_can(study: Path, noticed_by: str) -> None:
+    """The deployed context length fits an H100; then the card is a small one, and the study's baseline is corrected."""
+    first = ("--set", "baseline.args.max_model_len=131072")
+    call("run", study, "--plain", "--set", "search.trials=1", *first)
+    call("retune", study, "--json", "--set", "retune.triggers.canary=false", *first)
+    assert "max-model-len: 131072" in deployed(study.parent)
+
+    smaller = ("--set", "engine.simulate.card=l4", "--set", "baseline.args.max_model_len=2048")
+    smaller += ("--set", f"retune.triggers.fingerprint={str(noticed_by == 'fingerprint').lower()}")
+    ending = json.loads(call("retune", study, "--json", *smaller))
+    assert ending["verdict"] == "promoted", ending
+    assert any(reason.startswith(noticed_by) for reason in ending["reasons"])
+    assert any(reason.startswith("the incumbent cannot serve any more (") for reason in ending["reasons"])
+    assert "max-model-len: 2048" in deployed(study.parent)
+
+
 def test_commands_say_what_is_missing(study: Path) -> None:
     assert "has no results" in str(CliRunner().invoke(app, ["retune", str(study)]).exception)
 
