@@ -120,7 +120,7 @@ class StudyTuner:
         found: dict[str, list[float]] = {incumbent.hash: [], self.baseline().hash: []}
         problem = ""
         for record in records:
-            values = objectives.values(record)
+            values = objectives.values(record) if record.proposal.origin == "confirm" else None
             if values is not None and record.config.hash in found:
                 found[record.config.hash].append(values[0] if objectives.items[0].maximize else 1 / values[0])
             elif isinstance(record.outcome, Infeasible) and record.config.hash == incumbent.hash:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.decision import Rules
-from autotune.outcome import Proposal, TrialRecord
+from autotune.outcome import Infeasible, Proposal, TrialRecord
 from autotune.retune.ledger import Profile, Tuning
 from autotune.search.confirm import ConfirmRun
 from autotune.space.config import EngineConfig, FrozenValue
@@ -107,12 +107,18 @@ class CanaryRules(Rules):
     reference: EngineConfig
     rounds: int = 3
 
+    def baseline_due(self, records: Sequence[TrialRecord]) -> Proposal | None:
+        """Never: what cannot serve any more is a finding of the canary, not the end of a study."""
+        return None
+
     def stop_reason(self, records: Sequence[TrialRecord], elapsed: float) -> str | None:
         """Nothing is searched."""
         return "a canary searches nothing"
 
     def confirmation_runs(self, records: Sequence[TrialRecord]) -> list[ConfirmRun]:
-        """Incumbent and baseline; who begins changes from round to round."""
+        """Incumbent and baseline; who begins changes from round to round. An incumbent that cannot serve is enough."""
+        if any(isinstance(one.outcome, Infeasible) and one.config.hash == self.incumbent.hash for one in records):
+            return []
         arms = list(dict.fromkeys((self.incumbent, self.reference)))
         return [
             ConfirmRun(number, Proposal(config, origin="confirm", note="canary"), self.spec.load.seed + 1000 + number)
