@@ -70,3 +70,10 @@ def test_a_pass_gives_way_is_killed_and_is_finished_by_a_third(desk: Desk) -> No
     assert [row["verdict"] for row in passes] == ["gave way", ending["verdict"]]
     assert passes[0]["gpu_hours"] > 0
     assert sorted(path.name for path in (desk.folder / "deploy").iterdir())[-1] == "current"
+
+    service = desk.start("schedule", "short.yaml", "--cron", "0 3 1 1 *", "--timezone", "Europe/Berlin")
+    assert service.stdout is not None
+    assert "the next pass starts" in (line := service.stdout.readline()) and "01-01 03:00 CET" in line
+    service.send_signal(signal.SIGTERM)
+    said, errors = service.communicate(timeout=20)
+    assert service.returncode == 130 and "stopped" in said and "Traceback" not in errors
