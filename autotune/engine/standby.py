@@ -51,10 +51,11 @@ class Standby:
     def waiting(self) -> bool:
         return self._waiting is not None
 
-    @property
-    def ready(self) -> bool:
-        """It has imported everything, or has ended because it must not be used."""
-        return self._waiting is not None and (self._waiting.socket.exists() or self._waiting.job.ended)
+    async def wait_ready(self) -> None:
+        """Wait until it has imported everything, or has ended because it must not be used."""
+        waiting = self._waiting
+        if waiting is not None:
+            await self._imported(waiting)
 
     async def prepare(self, command: Command, folder: Path) -> None:
         """Begin to import for a later start like `command`. Does nothing where one waits already."""
@@ -95,12 +96,8 @@ class Standby:
             await waiting.job.stop(0.0)
 
     async def _hand_over(self, waiting: _Waiting, command: Command, folder: Path, log: Path) -> bool:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PREPARE_SECONDS
-        while not waiting.socket.exists():
-            if waiting.job.ended or loop.time() > deadline:
-                return False
-            await asyncio.sleep(0.1)
+        if not await self._imported(waiting):
+            return False
         words = ["vllm", *command.argv[command.argv.index("serve") :]]
         order = {"argv": words, "env": waiting.job.environment(command.env), "cwd": str(folder.resolve())}
         order["log"] = str(log.resolve())
@@ -114,6 +111,15 @@ class Standby:
             writer.close()
             return answer == b"ready\n"
         return False
+
+    async def _imported(self, waiting: _Waiting) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PREPARE_SECONDS
+        while not waiting.socket.exists():
+            if waiting.job.ended or loop.time() > deadline:
+                return False
+            await asyncio.sleep(0.1)
+        return True
 
 
 def _lasting(env: Mapping[str, str]) -> dict[str, str]:

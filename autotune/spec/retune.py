@@ -122,7 +122,7 @@ class PromoteSpec(Part):
     margin: Share = 0.03
     """The lower bound of the paired gain over the incumbent must exceed this."""
     approval: Literal["auto", "manual"] = "auto"
-    """`manual` waits for `autotune approve`, or for a file `retune/approve-0002` (the version) in the study's folder."""
+    """`manual` waits for `autotune approve`, or for a file `retune/approve-0002` (the version) in its folder."""
 
 
 class RetuneSpec(Part):

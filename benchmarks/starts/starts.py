@@ -56,8 +56,7 @@ async def measure(study: Study, mode: str, number: int, folder: Path, standby: S
     async with leased(gpus, "starts") as mine:
         if standby is not None and isinstance(engine, ProcessEngine):
             await engine.prepare(made.baseline, Lease(mine.gpus, mine.port), folder.parent)
-            while standby.waiting and not standby.ready:
-                await asyncio.sleep(0.2)  # in a study this happens while the trial before is measured
+            await standby.wait_ready()  # in a study this happens while the trial before is measured
         begin = time.monotonic()
         running = await engine.start(made.baseline, Lease(mine.gpus, mine.port), folder=folder)
         seconds = time.monotonic() - begin

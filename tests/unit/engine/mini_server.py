@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 FAULTS = os.environ.get("MINI", "").split(",")
 KEY = os.environ.get("VLLM_API_KEY", "")
@@ -80,7 +81,7 @@ def misbehave():
     if "child" in FAULTS:
         KEPT.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True))
     if "shm" in FAULTS:
-        with open(f"/dev/shm/psm_autotune_{os.getpid()}", "w+b") as stream:
+        with Path(f"/dev/shm/psm_autotune_{os.getpid()}").open("w+b") as stream:
             stream.truncate(4096)
             KEPT.append(mmap.mmap(stream.fileno(), 4096))
     if "flood" in FAULTS:
@@ -91,7 +92,7 @@ def misbehave():
 
 
 if __name__ == "__main__":
-    words = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+    words = dict(zip(sys.argv[3::2], sys.argv[4::2], strict=False))
     NAME = words["--served-model-name"]
     misbehave()
     print("INFO 01-01 00:00:00 [x.py:1] Starting vLLM API server 0 on http://127.0.0.1", flush=True)

@@ -25,20 +25,29 @@ CONFIG = EngineConfig.of(
 def measured() -> Measured:
     level = LevelReport(
         level=Level("closed", 8.0),
-        metrics=(("output_throughput", Estimate(120.5, 118.0, 123.0, 20)), ("ttft_p95_ms", Estimate(900.0, 850.0, 990.0, 64))),
+        metrics=(
+            ("output_throughput", Estimate(120.5, 118.0, 123.0, 20)),
+            ("ttft_p95_ms", Estimate(900.0, 850.0, 990.0, 64)),
+        ),
         requests=64,
         window_s=20.0,
         engine=(("preemptions", 0.0),),
-    )  # fmt: skip
+    )
     check = QualityCheck(1, "kl", Estimate(0.001, 0.0, 0.002, 24), 0.02, 0.0005, QualityVerdict.PASSED)
     return Measured(LoadReport((level,)), QualityReport(QualityVerdict.PASSED, (check,), 0.0, "abc", 2.0))
 
 
 OUTCOMES: list[Outcome] = [
     measured(),
-    Infeasible("oom_profiling", "out of memory", 1.5, (("quantization", "fp8"),), (Advice("max_num_seqs", Direction.DOWN, "fewer"),)),
+    Infeasible(
+        "oom_profiling",
+        "out of memory",
+        1.5,
+        (("quantization", "fp8"),),
+        (Advice("max_num_seqs", Direction.DOWN, "fewer"),),
+    ),
     Broken("port_taken", "somebody took the port", retry=False, stop=True),
-]  # fmt: skip
+]
 
 
 def record(number: int, outcome: Outcome) -> TrialRecord:
