@@ -104,7 +104,7 @@ class StudyParts:
 
     def command(self, config: EngineConfig) -> str:
         """The shell command that starts `config`."""
-        return shell_command(self.spec.model, config)
+        return shell_command(cpu_setup.model_path(self.spec.model), config)
 
 
 def shell_command(model: str, config: EngineConfig) -> str:
@@ -309,9 +309,7 @@ def model_facts(spec: StudySpec) -> ModelFacts | None:
 
 def _model_folder(spec: StudySpec) -> str:
     """The folder of a local model, else an empty string."""
-    if spec.model == cpu_setup.MODEL_NAME and (found := cpu_setup.locate()) is not None:
-        return str(found.model)
-    folder = Path(spec.model).expanduser()
+    folder = Path(cpu_setup.model_path(spec.model)).expanduser()
     return str(folder.resolve()) if (folder / "config.json").is_file() else ""
 
 

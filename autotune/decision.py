@@ -142,7 +142,7 @@ class Rules:
         if recommendation.proven and confirmation is not None:
             changes = changes_text(recommendation.config, self.baseline)
             lines.append(f"Recommended: {changes}")
-            lines.append(f"{_sentence(recommendation.sentence)} ({confirmation.rounds} rounds of fresh starts)")
+            lines.append(f"{_sentence(recommendation.sentence)}, all on fresh starts.")
             lines.extend(_gain_line(gain) for gain in recommendation.gains)
             lines.extend(f"  {name}: {sentence}" for name, sentence in recommendation.effects)
             lines.append(f"  quality: {recommendation.quality}")

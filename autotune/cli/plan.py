@@ -117,9 +117,7 @@ def model_facts(spec: StudySpec) -> ModelFacts | None:
     """Facts of the study's model: its files, the CPU engine's model, or a shape of the simulator."""
     if spec.engine.kind == "simulated":
         return simulated_facts(spec.model)
-    if spec.model == cpu_setup.MODEL_NAME and (found := cpu_setup.locate()) is not None:
-        return read_model(found.model)
-    return read_model(spec.model)
+    return read_model(cpu_setup.model_path(spec.model))
 
 
 def _live(study: Study) -> frozenset[str]:

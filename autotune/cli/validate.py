@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.engine.cpu_setup import model_path
 from autotune.host.gpus import read_gpus
 from autotune.preflight.model import read_model
 from autotune.space.catalogue import SpaceContext, load_space
@@ -59,7 +60,7 @@ def _context(spec: StudySpec) -> SpaceContext:
     found = () if hardware.gpus is not None or spec.engine.python == "cpu" else read_gpus().gpus
     devices = len(hardware.devices) if hardware.devices is not None else len(found)
     gpus = hardware.gpus if hardware.gpus is not None else 0 if spec.engine.python == "cpu" else max(devices, 1)
-    facts = read_model(spec.model)
+    facts = read_model(model_path(spec.model))
     return SpaceContext(
         gpus=gpus,
         model=facts.space_facts if facts is not None else {},

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from autotune.engine.cpu_setup import model_path
 from autotune.errors import SpecError
 from autotune.export.evidence import SHOWN
 from autotune.export.facts import label_of, release_of
@@ -85,7 +86,7 @@ def gather(
     if version and target != release_of(measured):
         notes = (f"measured with vLLM {measured or 'unknown'}, written for {version}; measure again there", *notes)
     return ExportInput(
-        name=label_of(spec.name), model=spec.model, config=config, baseline=baseline, evidence=evidence,
+        name=label_of(spec.name), model=model_path(spec.model), config=config, baseline=baseline, evidence=evidence,
         revision=spec.revision, ready_s=_ready_seconds(records, choice), notes=notes,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune import __version__
+from autotune.engine.cpu_setup import model_path
 from autotune.engine.redaction import redact
 from autotune.host.fingerprint import differences
 from autotune.outcome import Infeasible, Measured, TrialRecord
@@ -238,5 +239,5 @@ def _command(spec: StudySpec, config: EngineConfig | None) -> str:
     if config is None:
         return ""
     env = [f"{name}={shlex.quote(value)}" for name, value in config.env]
-    words = [shlex.quote(word) for word in ("vllm", "serve", spec.model, *to_argv(config))]
+    words = [shlex.quote(word) for word in ("vllm", "serve", model_path(spec.model), *to_argv(config))]
     return redact(" ".join([*env, *words]))

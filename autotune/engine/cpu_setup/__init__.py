@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from autotune.engine.cpu_setup.faults import CpuSetupFault, CpuUnsupported
 from autotune.engine.cpu_setup.installation import ensure
-from autotune.engine.cpu_setup.layout import INTERPRETER_NAME, MODEL_NAME, CpuEngine, cache_root, locate
+from autotune.engine.cpu_setup.layout import INTERPRETER_NAME, MODEL_NAME, CpuEngine, cache_root, locate, model_path
 
 __all__ = [
     "INTERPRETER_NAME",
@@ -19,4 +19,5 @@ __all__ = [
     "cache_root",
     "ensure",
     "locate",
+    "model_path",
 ]

@@ -150,3 +150,9 @@ def _key(*parts: bytes) -> str:
     for part in parts:
         digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:12]
+
+
+def model_path(model: str) -> str:
+    """What vLLM is to be given for `model`: the folder of the model that the set-up made, where that is meant."""
+    found = locate() if model == MODEL_NAME else None
+    return str(found.model) if found is not None else model
