@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from autotune.decision import Rules
 from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
+from autotune.engine.probe import probe
 from autotune.engine.process import STOP_GRACE
 from autotune.engine.protocol import Engine, Lease
 from autotune.engine.registry import create_engine
@@ -20,6 +22,7 @@ from autotune.engine.standby import Standby
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.events import Observer
 from autotune.host.doctor import diagnose
+from autotune.host.facts import read_installation
 from autotune.host.findings import Finding, Level, as_entries
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import GpuHost, read_gpus
@@ -38,7 +41,7 @@ from autotune.search.objectives import Objectives
 from autotune.search.proposer import Proposer, create_proposer
 from autotune.search.reuse import reuse
 from autotune.search.view import OptunaView
-from autotune.space.arguments import bundled_table
+from autotune.space.arguments import ArgumentTable, bundled_table
 from autotune.space.argv import to_argv
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
@@ -134,8 +137,8 @@ class StudyFrame:
     preflight: StudyPreflight
 
 
-def frame(study: Study, host: GpuHost, store: Store | None = None) -> StudyFrame:
-    """Read what is there and fit space and baseline to it.
+def frame(study: Study, host: GpuHost, store: Store | None = None, table: ArgumentTable | None = None) -> StudyFrame:
+    """Read what is there and fit space and baseline to it. `table`: arguments of the vLLM that will be started.
 
     Raises:
         SpecError: study, space or model are wrong.
@@ -144,7 +147,7 @@ def frame(study: Study, host: GpuHost, store: Store | None = None) -> StudyFrame
     facts = model_facts(spec)
     kept = [FileCalibrations(state_dir() / "calibrations")]
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
-    preflight = preflight_for(spec, facts, host, bundled_table(), store=calibrations)
+    preflight = preflight_for(spec, facts, host, table or bundled_table(), store=calibrations)
     card = preflight.gpu
     context = SpaceContext(
         gpus=preflight.gpus if preflight.gpus is not None else 1,
@@ -173,7 +176,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     """
     spec, host = study.spec, read_gpus()
     store = study.store()
-    made = frame(study, host, store)
+    made = frame(study, host, store, await asyncio.to_thread(_argument_table, spec))
     environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
     findings = await asyncio.to_thread(_doctor, study, host)
     environment = (*environment, *as_entries(findings))
@@ -298,6 +301,18 @@ def _doctor(study: Study, host: GpuHost) -> tuple[Finding, ...]:
     if errors:
         raise EnvironmentFault("; ".join(finding.text for finding in errors), hint=errors[0].fix)
     return findings
+
+
+def _argument_table(spec: StudySpec) -> ArgumentTable:
+    """What the installed vLLM understands: the shipped table where the version is its own, else its parser is asked."""
+    shipped = bundled_table()
+    if spec.engine.kind != "vllm" or spec.engine.python == cpu_setup.INTERPRETER_NAME:
+        return shipped
+    python = spec.engine.python or sys.executable
+    version = read_installation(Path(python)).vllm
+    if not version or version.partition("+")[0] == shipped.version:
+        return shipped
+    return probe(python, state_dir() / "arguments")
 
 
 def model_facts(spec: StudySpec) -> ModelFacts | None:

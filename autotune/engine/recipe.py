@@ -16,8 +16,10 @@ from autotune.engine.command_runner import COMMANDS_VARIABLE
 from autotune.engine.listeners import LOOPBACK
 from autotune.engine.live import LiveStart
 from autotune.errors import EnvironmentFault, SpecError
+from autotune.host.facts import read_installation
 from autotune.space.argv import to_argv
 from autotune.space.config import EngineConfig
+from autotune.space.renames import translate
 from autotune.spec.study import CommandSpec, StudySpec
 
 OURS = frozenset({"host", "port", "api_key", "served_model_name", "model", "uds", "ssl_keyfile", "ssl_certfile"})
@@ -70,6 +72,7 @@ class VllmRecipe:
         env: the study's variables, ``${NAME}`` not yet filled in.
         on_cpu: the CPU build.
         fast: fork the engine process instead of importing everything again (one GPU).
+        version: of that vLLM, so that renamed arguments are given by the name that it knows.
     """
 
     python: str
@@ -78,6 +81,7 @@ class VllmRecipe:
     env: tuple[tuple[str, str], ...] = ()
     on_cpu: bool = False
     fast: bool = False
+    version: str = ""
     time_scale: float = 1.0
     live_route: str = ""
 
@@ -87,7 +91,7 @@ class VllmRecipe:
             *(self.python, "-m", "vllm.entrypoints.cli.main", "serve", self.model),
             *_where(identity),
             *(("--revision", self.revision) if self.revision else ()),
-            *to_argv(without_ours(config)),
+            *to_argv(translate(without_ours(config), self.version)[0]),
             *live.args,
         )
         env = {**inherited(), **_QUIET, "VLLM_SERVER_DEV_MODE": "1"}
@@ -201,7 +205,8 @@ def vllm_recipe(spec: StudySpec) -> VllmRecipe:
         )
     model = str(Path(model).expanduser()) if model.startswith("~") else model
     env = tuple(sorted(spec.engine.env.items()))
-    return VllmRecipe(python, model, spec.revision, env, on_cpu, fast=spec.engine.fast_start)
+    version = read_installation(Path(python)).vllm
+    return VllmRecipe(python, model, spec.revision, env, on_cpu, fast=spec.engine.fast_start, version=version)
 
 
 def simulated_recipe(spec: StudySpec) -> SimulatedRecipe:

@@ -20,6 +20,7 @@ from autotune.preflight.model import ModelFacts
 from autotune.preflight.settings import Serving, nested, size_of
 from autotune.space.arguments import ArgumentProblem, ArgumentTable, check_config
 from autotune.space.config import EngineConfig
+from autotune.space.renames import translate
 
 Values = Mapping[str, str | int | float]
 
@@ -108,7 +109,8 @@ def check_rules(case: Case, table: ArgumentTable | None = None) -> tuple[Refusal
     """Every rule that the configuration breaks, the most telling first; empty where it is legal or could be."""
     found = [refusal(name, values) for name, check in CHECKS.items() if (values := check(case)) is not None]
     if table is not None:
-        found += [_unknown(problem) for problem in check_config(case.config, table) if problem.fatal]
+        said, _ = translate(case.config, table.version)
+        found += [_unknown(problem) for problem in check_config(said, table) if problem.fatal]
     return tuple(found)
 
 
