@@ -32,7 +32,7 @@ from autotune.load.measure import LoadClient
 from autotune.outcome import Measured
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.model import ModelFacts, read_model
-from autotune.preflight.simulated import simulated_facts
+from autotune.preflight.simulated import facts_by_name, simulated_facts
 from autotune.preflight.study import StudyPreflight, preflight_for
 from autotune.quality.gate import gate_for
 from autotune.result import StudyResult
@@ -137,17 +137,31 @@ class StudyFrame:
     preflight: StudyPreflight
 
 
-def frame(study: Study, host: GpuHost, store: Store | None = None, table: ArgumentTable | None = None) -> StudyFrame:
-    """Read what is there and fit space and baseline to it. `table`: arguments of the vLLM that will be started.
+def frame(
+    study: Study,
+    host: GpuHost,
+    store: Store | None = None,
+    table: ArgumentTable | None = None,
+    *,
+    guess: bool = False,
+) -> StudyFrame:
+    """Read what is there and fit space and baseline to it.
+
+    Args:
+        study: the study.
+        host: its GPUs, read while they are idle.
+        store: the study's database, for calibrations of its own; the host's are always used.
+        table: arguments of the vLLM that will be started; default: the shipped table.
+        guess: tell the shape of a model whose files are not here from its name. Good enough for a plan, not for a run.
 
     Raises:
         SpecError: study, space or model are wrong.
     """
     spec = study.spec
-    facts = model_facts(spec)
+    facts = model_facts(spec) or (facts_by_name(spec.model) if guess else None)
     kept = [FileCalibrations(state_dir() / "calibrations")]
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
-    preflight = preflight_for(spec, facts, host, table or bundled_table(), store=calibrations)
+    preflight = preflight_for(spec, facts, host, table or bundled_table(), store=calibrations, version=_version(spec))
     card = preflight.gpu
     context = SpaceContext(
         gpus=preflight.gpus if preflight.gpus is not None else 1,
@@ -308,11 +322,18 @@ def _argument_table(spec: StudySpec) -> ArgumentTable:
     shipped = bundled_table()
     if spec.engine.kind != "vllm" or spec.engine.python == cpu_setup.INTERPRETER_NAME:
         return shipped
-    python = spec.engine.python or sys.executable
-    version = read_installation(Path(python)).vllm
-    if not version or version.partition("+")[0] == shipped.version:
+    if _version(spec) in ("", shipped.version):
         return shipped
-    return probe(python, state_dir() / "arguments")
+    return probe(spec.engine.python or sys.executable, state_dir() / "arguments")
+
+
+def _version(spec: StudySpec) -> str:
+    """Version of the engine as far as files tell, without its build; empty where they do not."""
+    if spec.engine.kind == "simulated":
+        return "simulated"
+    found = cpu_setup.locate() if spec.engine.python == cpu_setup.INTERPRETER_NAME else None
+    python = found.python if found is not None else Path(spec.engine.python or sys.executable)
+    return read_installation(python).vllm.partition("+")[0]
 
 
 def model_facts(spec: StudySpec) -> ModelFacts | None:

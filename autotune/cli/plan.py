@@ -12,28 +12,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.engine import cpu_setup
+from autotune.assembly import frame, model_facts
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.registry import create_engine
 from autotune.errors import AutotuneError, EnvironmentFault
 from autotune.host.gpus import GpuHost, read_gpus
-from autotune.host.state import state_dir
 from autotune.outcome import TrialRecord
-from autotune.preflight.calibration_store import FileCalibrations
 from autotune.preflight.expense import Expense, TrialSeconds, expense, prior_seconds
 from autotune.preflight.host_rules import HostFinding, check_host, read_host
 from autotune.preflight.memory import MemoryBudget
-from autotune.preflight.model import ModelFacts, read_model
 from autotune.preflight.rules import Refusal, warnings
-from autotune.preflight.simulated import facts_by_name, simulated_facts
-from autotune.preflight.study import StudyPreflight, preflight_for
+from autotune.preflight.study import StudyPreflight
 from autotune.preflight.survey import Survey, survey
 from autotune.report.wording import duration_text
 from autotune.search.restart import CostModel
 from autotune.space.arguments import bundled_table
-from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
-from autotune.spec.study import StudySpec
 from autotune.study import Study, open_study
 
 _GIB = 2**30
@@ -79,23 +73,9 @@ def make_plan(study: Study, host: GpuHost) -> StudyPlan:
         SpecError: study, space or model are wrong.
     """
     spec = study.spec
-    read = model_facts(spec)
-    facts = read or facts_by_name(spec.model)
-    table = bundled_table()
-    preflight = preflight_for(
-        spec, facts, host, table, store=FileCalibrations(state_dir() / "calibrations"), version=_version(spec)
-    )
+    made = frame(study, host, guess=True)
+    preflight, space, baseline = made.preflight, made.space, made.baseline
     gpus = preflight.gpus if preflight.gpus is not None else 1
-    context = SpaceContext(
-        gpus=gpus,
-        model=facts.space_facts if facts else {},
-        card=_card(spec, preflight),
-        gpu_memory=preflight.gpu.memory_bytes if preflight.gpu and not preflight.gpu.cpu else None,
-    )
-    fixed = EngineConfig.of(dict(spec.engine.args), spec.engine.env)
-    space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
-    baseline = fixed.merged(dict(spec.baseline.args), spec.baseline.env)
-    base = EngineConfig(tuple(item for item in baseline.args if item[0] not in space.by_name), baseline.env)
     live = _live(study)
     gpu_count = 0 if preflight.gpu is not None and preflight.gpu.cpu else gpus
     return StudyPlan(
@@ -104,20 +84,13 @@ def make_plan(study: Study, host: GpuHost) -> StudyPlan:
         baseline=baseline,
         budget=preflight.budget(baseline),
         refused=preflight.refusals(baseline),
-        warnings=warnings(baseline, table),
-        survey=survey(space, base, preflight, live, seed=spec.search.seed),
+        warnings=warnings(baseline, bundled_table()),
+        survey=survey(space, made.base, preflight, live, seed=spec.search.seed),
         live=tuple(sorted(live & space.by_name.keys())),
         expense=expense(spec, _seconds(study), gpus=gpu_count, live=bool(live & space.by_name.keys())),
         host=() if spec.engine.kind in ("simulated", "endpoint") else check_host(read_host(), ranks=gpus),
-        by_name=read is None and facts is not None,
+        by_name=made.facts is not None and model_facts(spec) is None,
     )
-
-
-def model_facts(spec: StudySpec) -> ModelFacts | None:
-    """Facts of the study's model: its files, the CPU engine's model, or a shape of the simulator."""
-    if spec.engine.kind == "simulated":
-        return simulated_facts(spec.model)
-    return read_model(cpu_setup.model_path(spec.model))
 
 
 def _live(study: Study) -> frozenset[str]:
@@ -127,19 +100,6 @@ def _live(study: Study) -> frozenset[str]:
     except EnvironmentFault:
         return frozenset()
     return engine.live_settings if study.spec.engine.live else frozenset()
-
-
-def _version(spec: StudySpec) -> str:
-    if spec.engine.kind == "simulated":
-        return "simulated"
-    found = cpu_setup.locate() if spec.engine.python == "cpu" else None
-    return found.version if found is not None else ""
-
-
-def _card(spec: StudySpec, preflight: StudyPreflight) -> str:
-    if spec.engine.simulate is not None:
-        return spec.engine.simulate.card
-    return preflight.gpu.name if preflight.gpu is not None else ""
 
 
 def _seconds(study: Study) -> TrialSeconds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.engine.failures import Failure, FailureClass, FailureContext, Watcher, classify
@@ -41,8 +42,9 @@ class LogFollower:
         self._offset = 0
         self._rest = b""
         self._context = context or FailureContext()
+        self._began = time.monotonic()
         self._watcher = Watcher(context)
-        self.log = StartLog(started=time.monotonic())
+        self.log = StartLog(started=self._began)
         self.last_growth = time.monotonic()
         self.dead_line = ""
 
@@ -67,8 +69,11 @@ class LogFollower:
         self.drain()
         if self._watcher.verdict is not None and self._watcher.verdict.known:
             return self._watcher.verdict
+        context = self._context
+        if not self.log.ready:
+            context = replace(context, elapsed_s=time.monotonic() - self._began)
         try:
-            found = classify(self.path, phase=self.stage, exit_code=exit_code, context=self._context)
+            found = classify(self.path, phase=self.stage, exit_code=exit_code, context=context)
         except OSError:
             return otherwise
         if found.known and found.failure_class is not FailureClass.KILLED:

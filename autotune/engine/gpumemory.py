@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autotune.host.gpus import GpuReader, NvmlGpus
 from autotune.host.processes import start_ticks
@@ -25,6 +25,10 @@ class GpuWatch:
     baseline: Mapping[int, int]
     reader: GpuReader
     idle_free_gib: float | None = None
+    ecc: Mapping[int, int] = field(default_factory=dict)
+    """Uncorrectable memory errors that the leased GPUs counted before the start, by NVML index."""
+    buses: tuple[str, ...] = ()
+    """PCI addresses of the leased GPUs, as NVML writes them."""
 
     async def wait_free(self, pids: Iterable[int], deadline: float = DEADLINE) -> tuple[str, ...]:
         """Wait until `pids` are off the GPUs and the memory is back; what is still there, in words.
@@ -63,4 +67,10 @@ def gpu_watch(indices: Iterable[int], reader: GpuReader | None = None) -> GpuWat
         return GpuWatch({}, source)
     gpus = [gpu for gpu in source.read().gpus if gpu.index in wanted]
     free = min((gpu.memory_total - gpu.memory_used for gpu in gpus), default=None)
-    return GpuWatch({gpu.index: gpu.memory_used for gpu in gpus}, source, free / 2**30 if free is not None else None)
+    return GpuWatch(
+        {gpu.index: gpu.memory_used for gpu in gpus},
+        source,
+        free / 2**30 if free is not None else None,
+        {gpu.index: gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None},
+        tuple(gpu.pci_bus for gpu in gpus if gpu.pci_bus),
+    )

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.engine import verdicts
@@ -16,6 +16,7 @@ from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Cause
 from autotune.engine.failures import FailureContext
 from autotune.engine.gpumemory import GpuWatch, gpu_watch
+from autotune.engine.hostevidence import HostWatch, KernelLog, Kmsg
 from autotune.engine.listeners import LOOPBACK, PortHold
 from autotune.engine.live import LiveFactory, LiveLimits, LiveStart
 from autotune.engine.protocol import EngineContext, Lease, RunningEngine, StartFailure
@@ -28,6 +29,8 @@ from autotune.space.config import EngineConfig, FrozenValue
 
 STOP_GRACE = 15.0
 """Seconds that an engine gets between SIGTERM and SIGKILL."""
+READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
+"""Seconds that vLLM itself waits for its engine core; a start that ends right then had no other reason."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class ProcessEngine:
     """Where the engine answers; `{port}` is the leased one."""
     served_model: str = ""
     """A name that the engine cannot choose freely; empty gives each start a fresh one."""
+    kernel: KernelLog = field(default_factory=Kmsg)
+    """Is looked at before a configuration is blamed for a failure."""
 
     @property
     def live_settings(self) -> frozenset[str]:
@@ -106,11 +111,12 @@ class ProcessEngine:
         identity = Identity(hold.port, name, secrets.token_urlsafe(24), lease.gpus)
         command = self.recipe.command(config, identity, limits.start if limits is not None else LiveStart())
         memory = gpu_watch(lease.gpus)
+        host = HostWatch(memory, self.kernel)
         client = EngineClient(self.url.replace("{port}", str(identity.port)), identity.api_key)
-        follower = LogFollower(log, on_phase, failure_context(config, memory))
+        follower = LogFollower(log, on_phase, failure_context(config, memory, command.env))
         job = await self._launch(command, log)
         try:
-            ready = Readiness(job, client, follower, identity, self.limits, began)
+            ready = Readiness(job, client, follower, identity, self.limits, began, host)
             failure = await ready.wait()
             if failure is None:
                 resolved = await learn(follower, client, config, ready.info)
@@ -121,7 +127,7 @@ class ProcessEngine:
             phases = follower.phases()
             await _abandon(job, client, memory, limits)
             return StartFailure(failure, phases, time.monotonic() - began, log)
-        return RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE, resolved)
+        return RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE, resolved, host)
 
     async def prepare(self, config: EngineConfig, lease: Lease, folder: Path) -> None:
         """Let the standby import for a start of `config` that is still to come."""
@@ -145,11 +151,13 @@ class ProcessEngine:
         return job
 
 
-def failure_context(config: EngineConfig, memory: GpuWatch) -> FailureContext:
-    """What the classifier cannot read in the log."""
+def failure_context(config: EngineConfig, memory: GpuWatch, env: Mapping[str, str]) -> FailureContext:
+    """What the classifier cannot read in the log; `env` is the engine's environment."""
     requested: dict[str, FrozenValue] = dict(config.args)
     requested |= {f"env.{name}": value for name, value in config.env}
-    return FailureContext(idle_free_gib=memory.idle_free_gib, requested=requested)
+    context = FailureContext(idle_free_gib=memory.idle_free_gib, requested=requested)
+    limit = env.get(READY_TIMEOUT, "")
+    return replace(context, ready_timeout_s=float(limit)) if limit.isdecimal() else context
 
 
 async def _abandon(job: SupervisedJob, client: EngineClient, memory: GpuWatch, limits: LiveLimits | None) -> None:

@@ -11,6 +11,7 @@ from autotune.engine import verdicts
 from autotune.engine.client import EngineClient, Json, model_ids, tokens_in
 from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Failure
+from autotune.engine.hostevidence import HostWatch
 from autotune.engine.listeners import listening_inodes, listens_only, socket_inodes
 from autotune.engine.recipe import Identity
 from autotune.engine.stages import Stage
@@ -69,6 +70,7 @@ class Readiness:
         identity: how it is recognised.
         limits: deadlines.
         began: monotonic time of the start.
+        host: knows what the host did meanwhile; None where nobody looked.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Readiness:
         identity: Identity,
         limits: Limits,
         began: float,
+        host: HostWatch | None = None,
     ) -> None:
         self._job = job
         self._client = client
@@ -87,6 +90,7 @@ class Readiness:
         self._limits = limits
         self._began = began
         self._deadline = began + limits.ready
+        self._host = host
         self.info: Json = {}
         self._looked_at_port = began
 
@@ -97,6 +101,12 @@ class Readiness:
 
     async def wait(self) -> Failure | None:
         """None when the engine serves, else why it does not."""
+        failure = await self._wait()
+        if failure is None or self._host is None:
+            return failure
+        return self._host.weigh(failure, self._job.exit_code, self._job.known_processes)
+
+    async def _wait(self) -> Failure | None:
         if self._job.refused is not None:
             return verdicts.cannot_execute(self._job.refused)
         while not await self._client.healthy():

@@ -13,6 +13,7 @@ from autotune.engine.client import EngineClient, Json
 from autotune.engine.enginelog import LogFollower
 from autotune.engine.failure_values import Failure
 from autotune.engine.gpumemory import GpuWatch
+from autotune.engine.hostevidence import HostWatch
 from autotune.engine.listeners import PortHold
 from autotune.engine.live import LiveLimits
 from autotune.engine.protocol import Phase, Resolved, StopReport
@@ -45,6 +46,7 @@ class RunningProcess:
         recipe: Recipe,
         stop_grace: float,
         resolved: Resolved,
+        host: HostWatch,
     ) -> None:
         self._job = job
         self._client = client
@@ -56,6 +58,7 @@ class RunningProcess:
         self._grace = stop_grace
         self._phases = follower.phases()
         self._resolved = resolved
+        self._host = host
         self._failure: Failure | None = None
         self._stopping = False
         self._report: StopReport | None = None
@@ -161,7 +164,8 @@ class RunningProcess:
     def _explain(self) -> Failure:
         """Why it died. The exit code proves nothing: vLLM ends with 0 after the death of its engine core."""
         code = self._job.exit_code
-        return self._follower.classify(verdicts.died(self._follower.stage, code), exit_code=code)
+        failure = self._follower.classify(verdicts.died(self._follower.stage, code), exit_code=code)
+        return self._host.weigh(failure, code, self._job.known_processes)
 
 
 def vital_processes(pids: Iterable[int]) -> dict[int, int]:

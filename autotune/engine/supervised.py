@@ -86,6 +86,11 @@ class SupervisedJob:
                 self._remembered[pid] = ticks
         return tuple(pids)
 
+    @property
+    def known_processes(self) -> tuple[int, ...]:
+        """All processes that the job was ever seen with, the dead ones too."""
+        return tuple(self._remembered)
+
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """`env` with what marks a process as one of this job, and with temporary files where they end with it.
 
