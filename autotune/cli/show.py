@@ -46,9 +46,13 @@ def show(
 
 
 def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig) -> Table:
-    table = Table(show_edge=False, header_style="dim")
-    for name in ("trial", "origin", "outcome", *objectives.labels, "took", "against the baseline"):
-        table.add_column(name, justify="right" if name in objectives.labels else "left", overflow="fold")
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("", "origin", "outcome"):
+        table.add_column(name, no_wrap=True)
+    for item in objectives.items:
+        table.add_column(item.key.replace("_", " "), justify="right", max_width=10)
+    table.add_column("took", no_wrap=True)
+    table.add_column("against the baseline")
     for record in records:
         values = objectives.values(record)
         figures = [number_text(value) for value in values] if values else ["–"] * len(objectives.items)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
@@ -31,12 +31,18 @@ def status(
     if not rows:
         typer.echo("no study here has results yet; start one with: autotune run studies/quickstart.yaml")
         return
-    table = Table(show_edge=False, header_style="dim")
-    for name in rows[0]:
-        table.add_column(name)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+        Console().print(Text(_sentence(row)), soft_wrap=True)
+
+
+def _sentence(row: dict[str, str | int]) -> str:
+    """One study in one line, for people."""
+    best = next(
+        (f"{name.removeprefix('best ')} {value}" for name, value in row.items() if name.startswith("best ")), ""
+    )
+    counts = ", ".join(f"{row[kind]} {kind}" for kind in ("measured", "infeasible", "broken") if row[kind])
+    unfinished = "; a trial is running or was interrupted" if row["unfinished"] == "yes" else ""
+    return f"{row['study']}: {row['trials']} trials ({counts}), {best}, last trial {row['last trial']}{unfinished}"
 
 
 def _row(path: Path, named: bool) -> dict[str, str | int] | None:
