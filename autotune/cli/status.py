@@ -42,7 +42,7 @@ def _sentence(row: dict[str, str | int]) -> str:
     )
     counts = ", ".join(f"{row[kind]} {kind}" for kind in ("measured", "infeasible", "broken") if row[kind])
     unfinished = "; a trial is running or was interrupted" if row["unfinished"] == "yes" else ""
-    return f"{row['study']}: {row['trials']} trials ({counts}), {best}, last trial {row['last trial']}{unfinished}"
+    return f"{row['study']}: {row['trials']} trials ({counts}), best {best}, last trial {row['last trial']}{unfinished}"
 
 
 def _row(path: Path, named: bool) -> dict[str, str | int] | None:
