@@ -300,7 +300,7 @@ class QualitySpec(Part):
     positions: Annotated[int, Field(ge=16)] = 128
     """Scored positions per text."""
     reference: str | None = None
-    """A reference file of an earlier study. Default: recorded from the baseline."""
+    """A reference file of an earlier study, or the URL of a server. Default: recorded from the baseline."""
     tasks: list[str] = Field(default_factory=list)
     """For finalists: lm-eval tasks (extra `quality`) or paths of JSONL files with questions and answers."""
     command: list[str] | None = None
