@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from autotune.errors import EnvironmentFault, SpecError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
 from autotune.store import Store
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""A disk that is full, a quota, a limit on the size of files, a disk that became read-only."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Study:
         """Hold the study: one tuner at a time.
 
         Raises:
-            EnvironmentFault: another process tunes it.
+            EnvironmentFault: another process tunes it, or the disk takes no more while it is held.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +79,14 @@ class Study:
             ) from error
         try:
             yield
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            where = f" ({error.filename})" if error.filename else ""
+            raise EnvironmentFault(
+                f"study {self.spec.name!r} cannot write: {error.strerror}{where}",
+                hint=f"everything finished is kept: make room for {self.folder} and run the study again",
+            ) from error
         finally:
             lock.release()
 
