@@ -18,8 +18,8 @@ NVML_SECONDS = 2.0
 """What the GPU counters may take: NVML can hang for a card that has fallen off the bus."""
 RECORD = 8192
 """Bytes of the longest record that the kernel gives out."""
-RECORDS = 100_000
-"""Bound of one reading; the kernel's ring is far smaller."""
+RECORDS = 1_000_000
+"""Bound of one reading, in records; the largest ring holds fewer."""
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the host's own process namespace (PROC_PID_INIT_INO); elsewhere the kernel log's pids are not ours."""
 
