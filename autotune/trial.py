@@ -17,7 +17,7 @@ from autotune.engine.watchdog import wait_for_hang
 from autotune.events import Observer, StageStarted
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
-from autotune.load.report import LoadReport, Target
+from autotune.load.report import LevelReport, LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.space.config import EngineConfig, FrozenValue
@@ -173,7 +173,7 @@ async def _measure(
         load = await _load(bench, engine, number, folder, progress)
         if load.invalid:
             return Broken("invalid_measurement", "; ".join(load.invalid))
-        if all(level.stopped and not level.metrics for level in load.levels):
+        if all(level.stopped and not _served(level) for level in load.levels):
             return Infeasible("hopeless", "; ".join(f"{level.level}: {level.stopped}" for level in load.levels))
         quality = await _quality(bench, obtained, proposal, number, folder, progress)
     except EngineDied as death:
@@ -181,6 +181,12 @@ async def _measure(
     failed = quality is not None and quality.verdict is QualityVerdict.FAILED
     culprit = bench.gate.lone_culprit(proposal.config) if bench.gate is not None and failed else None
     return Measured(load, quality, quarantine=(culprit,) if culprit else ())
+
+
+def _served(level: LevelReport) -> bool:
+    """Whether any request of the level was answered."""
+    failed = level.estimate("error_share")
+    return bool(level.metrics) and (failed is None or failed.value < 1.0)
 
 
 async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, progress: _Progress) -> LoadReport:

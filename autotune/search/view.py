@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sqlite3
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import optuna
@@ -18,6 +18,7 @@ import optuna_dashboard
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from autotune.errors import StoreError
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.search.encoding import Encoder, Told
 from autotune.search.objectives import Objectives
@@ -36,6 +37,17 @@ A view of the study's records. Choose from `autotune show`, not from here: the p
 that crashed or was refused is drawn with the worst values measured; one that failed only the quality gate or an SLO has
 its real values and can look better than anything that may be recommended (see the attribute `feasible`).
 """
+
+
+@contextmanager
+def _as_store_error() -> Iterator[None]:
+    """Optuna's tables stand in the study's own database: where that cannot be written, say it as the store does."""
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        cause = error.__cause__ or error
+        sentence = str(getattr(cause, "orig", None) or cause).splitlines()[0]
+        raise StoreError(f"the study's database, tables of the dashboard: {sentence}") from error
 
 
 class OptunaView:
@@ -57,8 +69,9 @@ class OptunaView:
         arguments = {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
         self._storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
         self._open: dict[int, optuna.Trial] = {}
-        self._study = self._create(study_name)
-        self.reap()
+        with _as_store_error():
+            self._study = self._create(study_name)
+            self.reap()
 
     def reap(self) -> int:
         """Fail trials of an earlier process that are still shown as running or waiting; how many there were."""
@@ -80,6 +93,10 @@ class OptunaView:
 
     def sync(self, records: Sequence[TrialRecord]) -> int:
         """Add what is missing, in the order of the records; how many were added. Running it again adds nothing."""
+        with _as_store_error():
+            return self._sync(records)
+
+    def _sync(self, records: Sequence[TrialRecord]) -> int:
         known = {
             int(trial.user_attrs[NUMBER])
             for trial in self._study.get_trials(deepcopy=False)

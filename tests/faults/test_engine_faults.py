@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.engine.cleanup import find_leftovers, remove_leftovers
 from autotune.engine.client import EngineClient
-from autotune.engine.failures import FailureClass
+from autotune.engine.failures import Cause, FailureClass
 from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import Lease, StartFailure
 from autotune.engine.readiness import Limits
@@ -120,6 +121,34 @@ async def test_a_process_of_the_engine_is_killed(tmp_path: Path, victim: str) ->
     assert await until(lambda: running.failure() is not None) < 1.0
     report = await running.stop()
     assert report.leftovers == ()
+
+
+class KernelLogOfATest:
+    """Nothing at the start; afterwards what the test lets the kernel say."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def mark(self) -> int:
+        return 0
+
+    def since(self, mark: int) -> list[str]:
+        return self.lines[mark:]
+
+
+async def test_the_kernel_kills_a_worker_for_want_of_memory(tmp_path: Path) -> None:
+    engine, kernel = create_engine(simulated()), KernelLogOfATest()
+    assert isinstance(engine, ProcessEngine)
+    running = await replace(engine, kernel=kernel).start(EngineConfig(), Lease((), 0), folder=tmp_path)
+    assert not isinstance(running, StartFailure)
+    victim = named(running, "Worker")
+    kernel.lines.append(f"Out of memory: Killed process {victim} (VLLM::Worker) total-vm:100kB, anon-rss:90kB")
+    os.kill(victim, signal.SIGKILL)
+    await until(lambda: running.failure() is not None)
+    failure = running.failure()
+    assert failure is not None
+    assert (failure.failure_class, failure.cause) == (FailureClass.HOST_OOM, Cause.ENVIRONMENT)
+    assert (await running.stop()).leftovers == ()
 
 
 @pytest.mark.parametrize("victim", ["main", "EngineCore"])
