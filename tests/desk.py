@@ -56,13 +56,22 @@ class Desk:
     folder: Path
     scratch: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    """Set for every command from now on."""
 
     @property
     def state(self) -> Path:
         return self.folder / "state"
 
     def environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "AUTOTUNE_STATE": str(self.state), "TMPDIR": str(self.scratch), "COLUMNS": "120", **more}
+        return {
+            **os.environ,
+            "AUTOTUNE_STATE": str(self.state),
+            "TMPDIR": str(self.scratch),
+            "COLUMNS": "120",
+            **self.variables,
+            **more,
+        }
 
     def write(self, text: str = STUDY, name: str = "tiny.yaml") -> Path:
         path = self.folder / name
