@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError, EnvironmentFault
 from autotune.load.client import LoadClient
@@ -68,6 +68,8 @@ class _Mark:
     sent: int
 
 
+TELL_SECONDS = 2.0
+"""Longest time that the clients get to tell what happened before the window."""
 WAVES = 3
 """Requests that a closed window holds per stream, at least. Streams of equal lengths march in step, so with fewer waves
 the throughput depends on where the window begins: on one H200 at c=128, two waves measured 5,442 and 5,905 tok/s."""
@@ -142,7 +144,7 @@ class LevelRun:
         self._feed()
         self.began = self.client.go()
         steady, stopped = await self._warm_up()
-        begin = self._mark()
+        begin = await self._told_mark()
         window = Window(begin.at, begin.at, by_plan=not self.closed)
         if stopped is None:
             window, stopped = await self._measure(begin)
@@ -151,6 +153,20 @@ class LevelRun:
         return LevelResult(records, window, steady, stopped, self.exhausted, self.began)
 
     # -- phases -------------------------------------------------------------------------------------------------
+
+    async def _told_mark(self) -> _Mark:
+        """Counters now, once the clients have told of everything until now: a busy host tells late.
+
+        What ended before the window is then never counted in it.
+        """
+        at = self._now()
+        deadline = time.monotonic() + TELL_SECONDS
+        while self.client.ticks and time.monotonic() < deadline:
+            told = min(tick.now for tick in self.client.ticks)
+            if (told - self.began) * self.scale >= at:
+                break
+            await self._step()
+        return replace(self._mark(), at=at)
 
     async def _warm_up(self) -> tuple[bool, str | None]:
         warm_up = WarmUp(self.spec.warmup, self.level)
