@@ -199,6 +199,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     store.open(spec.model_dump_json(), made.space.fingerprint)
     standby = Standby(STOP_GRACE)
     engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
+    rules = Rules(spec, made.objectives, made.baseline, made.preflight)
     found = experts(made.space, made.context) if spec.search.experts else ()
     if like is not None:
         found, note = _warm(store, made, like, environment, found)
@@ -211,14 +212,14 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
         space=made.space,
         objectives=made.objectives,
         baseline=made.baseline,
-        rules=Rules(spec, made.objectives, made.baseline, made.preflight),
+        rules=rules,
         engine=engine,
         plain_engine=create_engine(spec, standby=standby, base=study.path.parent),
         standby=standby,
         preflight=made.preflight,
         gate=gate_for(spec, _Documents(store, "quality"), made.baseline, beside=study.path.parent),
         placement=_StoredPlacement(store),
-        proposer=_proposer(made, found, engine),
+        proposer=_proposer(made, found, engine, rules),
         view=OptunaView(study.database, spec.name, made.space, made.objectives),
         vocabulary=made.facts.vocabulary if made.facts else 0,
         lease_gpus=_lease_gpus(spec, host),
@@ -257,11 +258,7 @@ def _must_be_the_same(store: Store, study: Study) -> None:
             )
 
 
-def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine) -> Proposer:
-    def refuse(config: EngineConfig) -> str | None:
-        refusal = made.preflight.refuse(config)
-        return refusal.reason if refusal is not None else None
-
+def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine, rules: Rules) -> Proposer:
     search = made.spec.search
     return create_proposer(
         search.proposer,
@@ -270,7 +267,7 @@ def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine) -> Pr
         made.base,
         search.seed,
         found,
-        refuse,
+        rules.refusal,
         made.baseline,
         live=engine.live_settings,
         compiles=COMPILES,

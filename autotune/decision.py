@@ -76,9 +76,10 @@ class Rules:
         if winner is None or not self.spec.confirm.minimise:
             return None
         config = without_spelt_out(winner.config)
-        return Minimiser(config, self.baseline, self.objectives, self._refusal, margin=self.spec.confirm.margin)
+        return Minimiser(config, self.baseline, self.objectives, self.refusal, margin=self.spec.confirm.margin)
 
-    def _refusal(self, config: EngineConfig) -> str | None:
+    def refusal(self, config: EngineConfig) -> str | None:
+        """Why `config` need not be started, or None."""
         refusal = self.preflight.refuse(config)
         return refusal.reason if refusal is not None else None
 

@@ -96,7 +96,7 @@ class Store:
             row = connection.execute(sa.select(table).where(table.c.name == self.name)).first()
         return StudyRow(row.name, row.spec, row.space_fingerprint, row.created_at) if row else None
 
-    def open(self, spec: str, space_fingerprint: str) -> StudyRow:
+    def open(self, spec: str, space_fingerprint: str) -> None:
         """Write the study's head, or take up the one that is there (its spec is brought up to date)."""
         table = tables.study
         with self._transaction() as connection:
@@ -106,10 +106,6 @@ class Store:
                 connection.execute(table.insert().values(name=self.name, created_at=time.time(), **values))
             else:
                 connection.execute(table.update().where(table.c.id == found).values(**values))
-        head = self.head()
-        if head is None:  # pragma: no cover - the row was written in the transaction above
-            raise StoreError(f"database {_shown(self.url)}: the study vanished while it was opened")
-        return head
 
     def _study_id(self, connection: Connection) -> int:
         table = tables.study
