@@ -279,6 +279,8 @@ def marked(variable: str, value: str) -> tuple[int, ...]:
 def session_members(leader: ProcessId) -> set[int]:
     """Living processes in the session that `leader` began; a session id is not given again while one is left."""
     found: set[int] = set()
+    if leader.pid < 1:
+        return found  # a container shows session 0 for every session whose leader is outside it
     now = guard.stat_of(leader.pid)
     if leader.boot != boot_id() or (now is not None and now[4] != leader.ticks):
         return found  # the number belongs to another process by now

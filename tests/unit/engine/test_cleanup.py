@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from autotune.cli.clean import clean
 from autotune.engine.cleanup import find_leftovers
 from autotune.engine.runs import StartRecord, read_runs, remember_start, runs_folder, write_json
-from autotune.host.processes import ProcessId, start_ticks
+from autotune.host.processes import ProcessId, boot_id, start_ticks
 
 RUNNER = CliRunner()
 APP = typer.Typer()
@@ -74,9 +74,19 @@ def test_folder_that_is_none_of_ours_stays(dead_run: tuple[str, subprocess.Popen
 
 def test_session_of_a_pid_that_is_somebody_else_now(dead_run: tuple[str, subprocess.Popen[bytes], Path]) -> None:
     run, process, _ = dead_run
-    me = ProcessId.of(os.getpid())
-    assert me is not None
-    remember_start(StartRecord(run, "reused", None, ProcessId(os.getsid(0), 1, me.boot)))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True) as other:
+        try:
+            remember_start(StartRecord(run, "reused", None, ProcessId(other.pid, 1, boot_id())))
+            assert [left.pid for left in find_leftovers().processes] == [process.pid]
+        finally:
+            other.kill()
+
+
+def test_session_of_which_the_container_shows_no_number(
+    dead_run: tuple[str, subprocess.Popen[bytes], Path],
+) -> None:
+    run, process, _ = dead_run
+    remember_start(StartRecord(run, "outside", None, ProcessId(0, 0, boot_id())))
     assert [left.pid for left in find_leftovers().processes] == [process.pid]
 
 
