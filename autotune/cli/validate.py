@@ -50,6 +50,8 @@ def objective_text(objective: ObjectiveSpec) -> str:
     if objective.metric == "capacity":
         return f"{direction} capacity{share}"
     level = objective.level
+    if level == "area":
+        return f"{direction} {objective.metric}{percentile}{share} as the mean over all levels"
     where = f"the {level} level" if isinstance(level, str) else f"level {level:g}"
     return f"{direction} {objective.metric}{percentile}{share} at {where}"
 

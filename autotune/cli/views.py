@@ -23,6 +23,7 @@ from autotune.events import (
     TrialFinished,
     TrialStarted,
 )
+from autotune.load.area import area_of
 from autotune.outcome import Measured, TrialRecord
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
 from autotune.search.front import front_of
@@ -39,7 +40,9 @@ def figures_text(record: TrialRecord, objectives: Objectives) -> str:
     parts = []
     for item, value in zip(objectives.items, objectives.values(record) or (), strict=False):
         estimate = None
-        if isinstance(item.level, str) and item.level != "best" and record.outcome.load.levels:
+        if item.level == "area":
+            estimate = area_of(record.outcome.load.levels, item.key)
+        elif isinstance(item.level, str) and item.level != "best" and record.outcome.load.levels:
             index = 0 if item.level == "first" else -1
             estimate = record.outcome.load.levels[index].estimate(item.key)
         shown = figure_text(item.key, estimate) if estimate is not None else number_text(value)

@@ -76,9 +76,13 @@ def columns_of(objectives: Objectives) -> tuple[Column, ...]:
 def _title(item: Objective) -> str:
     if item.key == "capacity":
         return "Capacity"
-    level = {"last": "", "first": " at the first level", "best": " at the best level"}.get(
-        str(item.level), f" at {item.level}"
-    )
+    places = {
+        "last": "",
+        "first": " at the first level",
+        "best": " at the best level",
+        "area": ", mean over the load",
+    }
+    level = places.get(str(item.level), f" at {item.level}")
     return metric_title(item.key) + (" per GPU" if item.per_gpu else "") + level
 
 

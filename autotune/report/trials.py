@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.engine.redaction import redact
+from autotune.load.area import area_of
 from autotune.load.report import Estimate, LevelReport
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.quality.report import QualityCheck, QualityVerdict
@@ -64,6 +65,8 @@ def objective_estimates(record: TrialRecord, objectives: Objectives) -> tuple[Es
 def _estimate(item: Objective, value: float, levels: Sequence[LevelReport], gpus: int) -> Estimate:
     """The estimate that an objective's value came from; a point without an interval where it was computed."""
     share = gpus if item.per_gpu and gpus > 0 else 1
+    if item.level == "area" and (area := area_of(levels, item.key)) is not None:
+        return Estimate(value, area.low / share, area.high / share, area.n)
     for level in reversed(levels):
         found = level.estimate(item.key)
         if found is not None and math.isclose(found.value / share, value, rel_tol=1e-9):

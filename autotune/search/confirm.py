@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.load.report import LevelReport
+from autotune.load.area import area_of
+from autotune.load.report import Estimate
 from autotune.outcome import Broken, Measured, Proposal, TrialRecord
 from autotune.quality.report import QualityVerdict
 from autotune.search.front import front_of, knee_of
@@ -222,12 +223,13 @@ def _block_error(record: TrialRecord, item: Objective) -> float:
     """Relative standard error of one figure from its time blocks: a quarter of its 95 % interval."""
     if not isinstance(record.outcome, Measured):
         return 0.0
-    errors = [_relative_error(level, item.key) for level in record.outcome.load.levels]
+    if item.level == "area":
+        return _relative_error(area_of(record.outcome.load.levels, item.key))
+    errors = [_relative_error(level.estimate(item.key)) for level in record.outcome.load.levels]
     return max(errors, default=0.0) if item.level == "best" else (errors[-1] if errors else 0.0)
 
 
-def _relative_error(level: LevelReport, key: str) -> float:
-    estimate = level.estimate(key)
+def _relative_error(estimate: Estimate | None) -> float:
     if estimate is None or estimate.value <= 0 or not math.isfinite(estimate.high - estimate.low):
         return 0.0
     return max(estimate.high - estimate.low, 0.0) / (3.92 * estimate.value)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from autotune.load.area import area_of
 from autotune.load.report import LevelReport
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
@@ -27,7 +28,7 @@ class Objective:
     Attributes:
         key: metric key of a level report, such as `ttft_p95_ms`; `capacity` is computed here.
         maximize: more is better.
-        level: a level's value, `first`, `last` or `best`.
+        level: a level's value, `first`, `last`, `best`, or `area` for the mean over all levels.
         per_gpu: divided by the GPUs of the trial.
     """
 
@@ -150,6 +151,9 @@ class Objectives:
     def _value(self, item: Objective, levels: Sequence[LevelReport], gpus: int) -> float | None:
         if item.key == "capacity":
             found: float | None = max((one.level.value for one in levels if self._holds(one)), default=0.0)
+        elif item.level == "area":
+            area = area_of(levels, item.key)
+            found = area.value if area is not None else None
         elif item.level == "best":
             found = self._best(item, levels)
         else:
@@ -180,7 +184,8 @@ class Objectives:
         return all(slo.violation(report) <= 0 for slo in self.slos)
 
     def _slo_violation(self, slo: Slo, levels: Sequence[LevelReport]) -> float:
-        """Worst over the levels that the objectives read; with `best` or `capacity`, one level that holds is enough."""
+        """Worst over the levels that the objectives read; with `best` or `capacity`, one level that holds is enough,
+        and with `area` all must hold."""
         if not levels:
             return 1.0
         picked: list[float] = []
@@ -188,6 +193,8 @@ class Objectives:
             if item.key == "capacity" or item.level == "best":
                 easiest = min(levels, key=lambda one: max(other.violation(one) for other in self.slos))
                 picked.append(slo.violation(easiest))
+            elif item.level == "area":
+                picked += [slo.violation(one) for one in levels]
             else:
                 report = self._pick(item.level, levels)
                 picked.append(slo.violation(report) if report is not None else 1.0)

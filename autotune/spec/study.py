@@ -264,8 +264,9 @@ class ObjectiveSpec(Part):
     """Default: maximize for throughputs, goodput, capacity and tokens per joule; minimize for latencies."""
     percentile: Annotated[float, Field(gt=0, lt=100)] | None = None
     """For latencies. Default 95."""
-    level: float | Literal["best", "last", "first"] = "last"
-    """Which load level counts: a value of `load.levels`, or the first, the last or the best one."""
+    level: float | Literal["best", "last", "first", "area"] = "last"
+    """Which load level counts: a value of `load.levels`, or the first, the last or the best one; `area` takes all of
+    them (the mean over the load, docs/metrics.md)."""
     per_gpu: bool = False
     """Divide by the number of GPUs that the layout takes."""
 

@@ -77,6 +77,18 @@ def test_capacity_is_the_highest_level_within_the_limits() -> None:
     assert math.isfinite(objectives.model_losses((0.0,))[0])
 
 
+def test_area_is_the_mean_over_the_load_and_needs_every_level_within_the_limits() -> None:
+    area = ObjectiveSpec(metric="output_throughput", level="area")
+    objectives = Objectives.of(spec([area]))
+    # Equal steps in ln(load), so the outer levels weigh a quarter each.
+    assert objectives.values(record(THREE)) == (pytest.approx(100 / 4 + 300 / 2 + 280 / 4),)
+    assert objectives.labels == ("output_throughput@area",)
+    assert objectives.values(record(levels((16, 100, 50)))) is None
+    limited = Objectives.of(spec([area], [SloSpec(metric="ttft", limit="150ms")]))
+    assert not limited.feasible(record(THREE))
+    assert limited.feasible(record(levels((16, 100, 50), (64, 300, 120), (256, 280, 149))))
+
+
 def test_per_gpu_divides_by_what_the_trial_took() -> None:
     objectives = Objectives.of(spec([ObjectiveSpec(metric="output_throughput", per_gpu=True)]))
     assert objectives.values(record(THREE, gpus=4)) == (70,)
