@@ -32,9 +32,22 @@ class Sample:
 
 
 class Expectation:
-    """Models of every objective and every limit, fitted to the samples of a study."""
+    """Models of every objective and every limit, fitted to the samples of a study.
 
-    def __init__(self, samples: Sequence[Sample], features: Features, objectives: Objectives, seed: int) -> None:
+    Points that are being measured are taken for slightly bad: each objective stands one standard deviation worse than
+    expected (a pessimistic liar). So a second proposal goes elsewhere, and settings that the pending points share with
+    good ones keep their name. The models' scales are fitted to measurements alone.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        features: Features,
+        objectives: Objectives,
+        seed: int,
+        *,
+        pending: Sequence[Mapping[str, FrozenValue]] = (),
+    ) -> None:
         self._features = features
         self._objectives = objectives
         kept = _most_telling(samples, objectives)
@@ -49,6 +62,10 @@ class Expectation:
         self._limits = self._fit_limits(kept)
         self._front = self._smooth(measured, front)
         self._reference = self._make_reference()
+        if pending:
+            encoded = features.encode(pending)
+            self._models = [model.assuming(encoded, 1.0) for model in self._models]
+            self._limits = [model.assuming(encoded, 0.0) for model in self._limits]
 
     def _smooth(self, measured: Sequence[Sample], front: Sequence[TrialRecord]) -> Array:
         """The front without the luck of its measurements: what the models say of its members."""

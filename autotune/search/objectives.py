@@ -15,7 +15,7 @@ from autotune.spec.study import ObjectiveSpec, SloSpec, StudySpec
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
 LATENCIES = frozenset({"ttft", "tpot", "itl", "e2e"})
-REPEATS = frozenset({"sentinel", "confirm", "minimise"})
+REPEATS = frozenset({"sentinel", "alone", "beside", "confirm", "minimise"})
 """Origins of measurements that repeat a known configuration: they prove or watch, they do not search."""
 CLEAR_VIOLATION = 0.05
 """A failed gate is told as at least this far from passing, so that noise at the limit cannot hide it."""

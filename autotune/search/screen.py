@@ -22,7 +22,10 @@ Refuse: TypeAlias = Callable[[EngineConfig], "str | None"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A point of the space with its configuration; `refusal` is None for one that may be proposed."""
+    """A point of the space with its configuration; `refusal` is None for one that may be proposed.
+
+    `duplicate`: it was or is being measured, or is a neighbour of what is being measured; nothing is wrong with it.
+    """
 
     point: Key
     config: EngineConfig
@@ -52,9 +55,9 @@ class Screen:
         """Judge a point completely, the preflight's refusal included."""
         key = self.key(point)
         config = self.config(key)
-        duplicate = config.hash in tried.hashes
-        refusal = self.illegal(key) or tried.quarantined(config) or ("already tried" if duplicate else None)
-        return Candidate(key, config, refusal or self._refused(config), duplicate)
+        seen = self._seen(key, config, tried)
+        refusal = self.illegal(key) or tried.quarantined(config) or seen
+        return Candidate(key, config, refusal or self._refused(config), seen is not None)
 
     def key(self, point: Mapping[str, FrozenValue]) -> Key:
         """The canonical point; active parameters without a value get their middle step (a choice its first value)."""
@@ -82,6 +85,27 @@ class Screen:
         """Every parameter drawn uniformly; inactive ones fall away when the point is judged."""
         return {parameter.name: rng.choice(parameter.values) for parameter in self.space.parameters}
 
+    def _seen(self, key: Key, config: EngineConfig, tried: Tried) -> str | None:
+        if config.hash in tried.hashes:
+            return "already tried"
+        if any(self.neighbours(key, other) for other in tried.pending):
+            return "next to what is being measured now"
+        return None
+
+    def neighbours(self, first: Key, second: Key) -> bool:
+        """Two points differ by one step of one ladder: measuring both at the same time teaches hardly more than one."""
+        if len(first) != len(second):
+            return False
+        different = [(one, other) for one, other in zip(first, second, strict=True) if one != other]
+        if len(different) != 1:
+            return False
+        (name, value), (other_name, other_value) = different[0]
+        parameter = self.space.by_name[name]
+        values = parameter.values
+        if name != other_name or not parameter.ordered or value not in values or other_value not in values:
+            return False
+        return abs(values.index(value) - values.index(other_value)) == 1
+
     def _refused(self, config: EngineConfig) -> str | None:
         """The preflight's answer, asked once per configuration."""
         if config.hash not in self._refusals:
@@ -99,6 +123,8 @@ class Tried:
 
     hashes: frozenset[str]
     quarantine: tuple[Key, ...] = ()
+    pending: tuple[Key, ...] = ()
+    """Points that are being measured: their neighbours wait until the outcome is known."""
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord], running: Sequence[Proposal] = ()) -> Tried:

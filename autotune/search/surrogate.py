@@ -7,6 +7,7 @@ is left. All scales are fitted by gradient ascent on the log posterior, with pri
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +61,20 @@ class Surrogate:
         self._decays = self._decay(self._distances)
         prior = self._prior(noise / self._spread)
         self._scales = self._fit(prior) if len(targets) > 2 else prior
+        self._condition()
+
+    def assuming(self, rows: Array, worse: float) -> Surrogate:
+        """The same scales, told of more points: each at its expected value plus `worse` standard deviations."""
+        mean, deviation = self.predict(rows)
+        model = copy.copy(self)
+        model._rows = np.vstack([self._rows, rows])
+        model._targets = np.concatenate([self._targets, (mean + worse * deviation - self._mean) / self._spread])
+        model._distances = _distances(model._rows, model._rows, self._categorical)
+        model._decays = model._decay(model._distances)
+        model._condition()
+        return model
+
+    def _condition(self) -> None:
         kernel = self._noisy(self._kernel(self._terms(self._scales, self._distances, self._decays)), self._scales)
         self._inverse_factor = np.linalg.inv(np.linalg.cholesky(kernel))
         self._alpha = self._inverse_factor.T @ (self._inverse_factor @ self._targets)
