@@ -64,7 +64,8 @@ class EngineKeeper:
     ) -> Obtained | StartFailure:
         """An engine that runs `config`. `fresh` insists on a new process."""
         running = self._running if not fresh and self.can_serve(config) else None
-        if running is not None and await running.reconfigure(config.split(self._live)[1]):
+        live = config.split(self._live)[1]
+        if running is not None and (not live or await running.reconfigure(live)):
             return Obtained(running, restarted=False)
         await self.release()
         started = await self._engine.start(config, self.lease, folder=folder, on_phase=on_phase)

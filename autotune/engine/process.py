@@ -110,6 +110,7 @@ class ProcessEngine:
         name = self.served_model or f"t-{secrets.token_hex(6)}"
         identity = Identity(hold.port, name, secrets.token_urlsafe(24), lease.gpus)
         command = self.recipe.command(config, identity, limits.start if limits is not None else LiveStart())
+        command = replace(command, cpus=lease.cpus)
         memory = gpu_watch(lease.gpus)
         host = HostWatch(memory, self.kernel)
         client = EngineClient(self.url.replace("{port}", str(identity.port)), identity.api_key)
@@ -133,7 +134,8 @@ class ProcessEngine:
         """Let the standby import for a start of `config` that is still to come."""
         if self.standby is not None:
             identity = Identity(lease.port, "", "", lease.gpus)
-            await self.standby.prepare(self.recipe.command(config, identity, LiveStart()), folder)
+            command = replace(self.recipe.command(config, identity, LiveStart()), cpus=lease.cpus)
+            await self.standby.prepare(command, folder)
 
     async def _launch(self, command: Command, log: Path) -> SupervisedJob:
         """The waiting interpreter where there is one, else a new process; the next one imports meanwhile."""
@@ -141,7 +143,9 @@ class ProcessEngine:
         if self.standby is not None:
             job = await self.standby.take(command, folder=log.parent, log=log)
         if job is None:
-            job = await launch(command.argv, command.env, folder=log.parent, log=log, grace=STOP_GRACE)
+            job = await launch(
+                command.argv, command.env, folder=log.parent, log=log, grace=STOP_GRACE, cpus=command.cpus
+            )
         if self.standby is not None:
             try:
                 await self.standby.prepare(command, log.parent.parent)

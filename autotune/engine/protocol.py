@@ -21,10 +21,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a trial may use: GPU indices (NVML numbering, empty on CPUs) and a port on loopback."""
+    """What a trial may use: GPU indices (NVML numbering, empty on CPUs), a port on loopback, and processors.
+
+    Without `cpus` the kernel decides where the engine runs.
+    """
 
     gpus: tuple[int, ...]
     port: int
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

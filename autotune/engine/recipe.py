@@ -45,6 +45,8 @@ class Command:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
+    cpus: tuple[int, ...] = ()
+    """Processors that it is bound to; empty for all."""
 
 
 class Recipe(Protocol):

@@ -66,7 +66,7 @@ class Standby:
         log = folder / "standby.log"
         log.write_bytes(b"")
         argv = (python, str(SCRIPT), f"{SCRATCH}/standby")
-        job = await launch(argv, env, folder=folder, log=log, grace=self._grace)
+        job = await launch(argv, env, folder=folder, log=log, grace=self._grace, cpus=command.cpus)
         self._waiting = _Waiting(job, env, job.scratch / "standby")
 
     async def take(self, command: Command, *, folder: Path, log: Path) -> SupervisedJob | None:

@@ -37,6 +37,7 @@ class Launch:
     env: Mapping[str, str]
     cwd: Path
     log: Path
+    cpus: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Launch({self.argv[0]!r}, {len(self.argv)} words)"
@@ -196,6 +197,7 @@ class SupervisedJob:
             "log": str(launch.log),
             "log_cap": LOG_CAP,
             "log_keep": LOG_KEEP,
+            "cpus": list(launch.cpus),
             "grace": grace,
             "folder": str(self.scratch),
             "record": str(record_path(current_run().run, self.start_id)),
@@ -213,7 +215,7 @@ class SupervisedJob:
 
 
 async def launch(
-    argv: Sequence[str], env: Mapping[str, str], *, folder: Path, log: Path, grace: float
+    argv: Sequence[str], env: Mapping[str, str], *, folder: Path, log: Path, grace: float, cpus: tuple[int, ...] = ()
 ) -> SupervisedJob:
     """Start `argv` under a supervisor of its own.
 
@@ -223,6 +225,7 @@ async def launch(
         folder: working directory.
         log: file that stdout and stderr are appended to.
         grace: seconds between SIGTERM and SIGKILL where nobody says otherwise.
+        cpus: processors that it is bound to; empty for all.
 
     Raises:
         EnvironmentFault: the supervisor itself cannot be started.
@@ -254,7 +257,7 @@ async def launch(
     job = SupervisedJob(process, start, scratch)
     words = tuple(word.replace(SCRATCH, str(scratch)) for word in argv)
     try:
-        await job.begin(Launch(words, job.environment(env), folder, log), grace)
+        await job.begin(Launch(words, job.environment(env), folder, log, cpus), grace)
     except BaseException:
         await asyncio.shield(job.stop(0.0))
         raise

@@ -57,6 +57,7 @@ class Job(TypedDict):
     grace: float
     folder: str
     record: str
+    cpus: list[int]
 
 
 # --- /proc, shared with the tuner's side -----------------------------------------------------------------------------
@@ -205,6 +206,8 @@ class Supervisor:
         def in_child() -> None:
             # Should this process be killed with -9 itself, the engine's main process goes with it.
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if self.job["cpus"]:
+                os.sched_setaffinity(0, self.job["cpus"])
 
         try:
             with open(self.job["log"], "ab") as log:

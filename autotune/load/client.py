@@ -57,9 +57,13 @@ class RawResult:
 class _Process:
     """One client process and our end of its socket pair."""
 
-    def __init__(self, context: multiprocessing.context.SpawnContext, number: int) -> None:
+    def __init__(
+        self, context: multiprocessing.context.SpawnContext, number: int, cpus: tuple[int, ...] = ()
+    ) -> None:
         ours, theirs = context.Pipe(duplex=True)
-        self.process = context.Process(target=worker.main, args=(theirs,), name=f"autotune-load-{number}", daemon=True)
+        self.process = context.Process(
+            target=worker.main, args=(theirs, cpus), name=f"autotune-load-{number}", daemon=True
+        )
         # A spawned process imports the parent's main module again: for us that would be the whole command line, or
         # the user's unguarded script. It needs nothing from it, so it is shown an empty one.
         with _main_lock:
@@ -147,10 +151,15 @@ class LoadClient:
 
     A process needs about a quarter of a second to start, so keep them between trials. They end when this object is
     closed and also when the driver dies, whatever kills it.
+
+    Args:
+        processes: how many.
+        cpus: processors that they are bound to; empty for all.
     """
 
-    def __init__(self, processes: int = 1) -> None:
+    def __init__(self, processes: int = 1, *, cpus: tuple[int, ...] = ()) -> None:
         self.count = max(1, processes)
+        self._cpus = cpus
         self._processes: list[_Process] = []
         self._spread = 0
 
@@ -158,7 +167,7 @@ class LoadClient:
         context = multiprocessing.get_context("spawn")
         try:
             for number in range(self.count):
-                self._processes.append(_Process(context, number))
+                self._processes.append(_Process(context, number, self._cpus))
             await asyncio.gather(*(item.connect() for item in self._processes))
         except BaseException:
             await self.close()
@@ -240,6 +249,11 @@ class LoadClient:
         """Stop the load at once without waiting for results (they are dropped by the next `open`)."""
         for item in self._processes:
             item.tell(message({"command": "stop"}))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the clients."""
+        return tuple(item.process.pid or 0 for item in self._processes)
 
     @property
     def ticks(self) -> list[Tick]:

@@ -63,8 +63,10 @@ def _take_precedence() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -10)
 
 
-def main(connection: Connection) -> None:
-    """Entry of the client process; `connection` is its end of a duplex pipe."""
+def main(connection: Connection, cpus: tuple[int, ...] = ()) -> None:
+    """Entry of the client process; `connection` is its end of a duplex pipe, `cpus` what it is bound to."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
