@@ -89,7 +89,8 @@ class Proposal:
     Attributes:
         config: complete configuration of the trial (fixed arguments, baseline or point of the space).
         point: values of the space's parameters; empty for a baseline outside the space.
-        origin: `baseline`, `expert`, `sampler`, `mutation`, `warm`, `retry`, `sentinel`, `confirm` or `minimise`.
+        origin: `baseline`, `expert`, `sampler`, `mutation`, `warm`, `retry`, `sentinel`, `alone`, `beside`, `confirm` or
+            `minimise`.
         note: where an expert setting comes from, what was mutated.
         ticket: number that the proposer recognises when it is told the outcome; -1 where it needs none.
     """
@@ -121,6 +122,10 @@ class TrialRecord:
     folder: Path | None = None
     environment: tuple[tuple[str, str], ...] = field(default=())
     """Fingerprint of host, card, driver and engine."""
+    place: int = 0
+    """Which of the places that measure at the same time it ran at."""
+    node: str = ""
+    """Host that it ran on, where that was not the driver's own."""
 
     @property
     def config(self) -> EngineConfig:

@@ -57,7 +57,13 @@ class AutoStrategy:
             return self._local.suggest(situation)
         # The matrices are small: one thread is faster than many, and leaves the cores to engine and load client.
         with threadpool_limits(limits=1, user_api="blas"):
-            expectation = Expectation(samples, self._features, self._setting.objectives, situation.seed)
+            expectation = Expectation(
+                samples,
+                self._features,
+                self._setting.objectives,
+                situation.seed,
+                pending=[dict(key) for key in situation.tried.pending],
+            )
             found = self._search(situation, expectation, samples)
         return found or self._local.suggest(situation)
 
@@ -72,9 +78,9 @@ class AutoStrategy:
 
     def _search(self, situation: Situation, expectation: Expectation, samples: Sequence[Sample]) -> Proposal | None:
         rng = situation.rng
-        costs = PointCosts(self._setting, situation.history)
+        costs = PointCosts(self._setting, situation.history, situation.place)
         view = _View(expectation, costs, BOLD[(len(situation.history) + len(situation.running)) % len(BOLD)])
-        seen = {self._setting.screen.key(one.point) for one in samples}
+        seen = {self._setting.screen.key(one.point) for one in samples} | set(situation.tried.pending)
         pool = self._legal(self._first(situation, rng, costs), seen)
         for _ in range(ROUNDS):
             best = view.rank(pool)[:PEAKS]

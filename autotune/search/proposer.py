@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from autotune.errors import SpecError
 from autotune.outcome import Broken, Proposal, TrialRecord
 from autotune.search.objectives import REPEATS, Objectives, searched
 from autotune.search.restart import CostModel
-from autotune.search.screen import Refuse, Screen, Tried
+from autotune.search.screen import Key, Refuse, Screen, Tried
 from autotune.space.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -31,8 +31,17 @@ TRIES = 400
 class Proposer(Protocol):
     """Proposes configurations one after the other."""
 
-    def propose(self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = ()) -> Proposal | None:
+    def propose(
+        self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = (), place: int = 0
+    ) -> Proposal | None:
         """The next configuration to try, given all records of the study and what is being tried now.
+
+        Neither what runs now nor a neighbour of it is proposed, as long as there is anything else.
+
+        Args:
+            history: all records, by number.
+            running: what is being tried at other places.
+            place: where the proposal will run; the engine there may take live changes.
 
         Returns:
             None when nothing is left to propose.
@@ -53,6 +62,8 @@ class Situation:
     tried: Tried
     seed: int
     """Differs for every call of a study, and is the same when the study is replayed."""
+    place: int = 0
+    """Where the proposal will run."""
 
     @property
     def rng(self) -> random.Random:
@@ -98,7 +109,9 @@ class StudyProposer:
         self._strategy = strategy
         self._experts = tuple(experts)
 
-    def propose(self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = ()) -> Proposal | None:
+    def propose(
+        self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = (), place: int = 0
+    ) -> Proposal | None:
         again = _to_retry(history, running)
         if again is not None:
             return again
@@ -109,7 +122,17 @@ class StudyProposer:
         if expert is not None:
             return expert
         seed = hash_seed(self._setting.seed, len(history) + len(running))
-        return self._strategy.suggest(Situation(searched(history), history, running, tried, seed))
+        pending = tuple(key for one in running if (key := self._pending(one)) is not None)
+        situation = Situation(searched(history), history, running, replace(tried, pending=pending), seed, place)
+        found = self._strategy.suggest(situation)
+        if found is None and pending:  # only neighbours are left: better than an idle place
+            found = self._strategy.suggest(replace(situation, tried=tried))
+        return found
+
+    def _pending(self, proposal: Proposal) -> Key | None:
+        screen = self._setting.screen
+        point = dict(proposal.point) or screen.space.point_of(proposal.config)
+        return screen.key(point) if point else None
 
     def told(self, record: TrialRecord) -> None:
         """Nothing to do: the history says it all."""

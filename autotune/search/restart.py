@@ -80,12 +80,12 @@ def _at_most(value: object, limit: object) -> bool:
 class PointCosts:
     """Costs of points at one moment of a study, without making a configuration of each."""
 
-    def __init__(self, setting: Setting, history: Sequence[TrialRecord]) -> None:
+    def __init__(self, setting: Setting, history: Sequence[TrialRecord], place: int = 0) -> None:
         self._screen, self._live = setting.screen, setting.live
         layouts = (one.name for one in setting.screen.space.parameters if one.kind == "layout")
         self._compiles = frozenset([*setting.compiles, *layouts]) if setting.compiles else None
         self._model = CostModel.learnt(history, setting.costs)
-        running = running_engine(history) if setting.live else None
+        running = running_engine([one for one in history if one.place == place]) if setting.live else None
         self._running = self._locate(running.started) if running is not None else None
         started = (record for record in history if not isinstance(record.outcome, Broken))
         points = (record.proposal.point or self._locate(record.config) for record in started)

@@ -14,8 +14,6 @@ CPUS = sorted(os.sched_getaffinity(0))
 needs_two = pytest.mark.skipif(len(CPUS) < 2, reason="needs two processors")
 SHOW = "import os; print(*os.sched_getaffinity(0))"
 SAYS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}])"
-    "import os, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os; print(*os.sched_getaffinity(0))'])"
-)
 
 
 @needs_two
