@@ -38,6 +38,10 @@ class Generation:
     priority: int
     return_token_ids: bool
     max_tokens: int
+    hand_on: bool = False
+    """Keep the prompt's KV cache for another engine."""
+    received: bool = False
+    """Another engine has read the prompt."""
 
 
 def _whole(body: Json, name: str, default: int | None) -> int | None:
@@ -122,6 +126,8 @@ def read_body(
             raise BadRequest(f"Requested {name} of {value}, which is greater than max allowed: {max_logprobs}")
     options = body.get("stream_options")
     options = options if isinstance(options, dict) else {}
+    handed = body.get("kv_transfer_params")
+    handed = handed if isinstance(handed, dict) else {}
     shortest = _whole(body, "min_tokens", 0) or 0
     generations = []
     for prompt in prompts:
@@ -146,6 +152,8 @@ def read_body(
                 priority=_whole(body, "priority", 0) or 0,
                 return_token_ids=bool(body.get("return_token_ids")),
                 max_tokens=most,
+                hand_on=handed.get("do_remote_decode") is True,
+                received=handed.get("do_remote_prefill") is True and handed.get("remote_block_ids") is not None,
             )
         )
     return generations

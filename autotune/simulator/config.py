@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .arguments import Flags
 from .cards import Card, cards
 from .failures import ConfigRefusal, EngineFailure, invalid, out_of_range
+from .handover import connection
 from .shapes import ModelShape, UnknownModel, load_shape
 
 _DTYPES = {"auto": "bf16", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp32", "float32": "fp32"}
@@ -61,6 +62,8 @@ class EngineSettings:
     kv_cache_dtype: str = "auto"
     enforce_eager: bool = False
     seed: int = 0
+    kv_connector: str = ""
+    kv_role: str = ""
 
     @property
     def eager(self) -> bool:
@@ -302,6 +305,7 @@ def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bo
         raise ConfigRefusal(str(error)) from error
     dtype, weights, kv = _formats(flags, shape)
     kv_bytes = flags.get("kv_cache_memory_bytes")
+    connector, role = connection(flags.get("kv_transfer_config"))
     model = EngineSettings(
         shape=shape,
         card=cards()[card.lower()],
@@ -322,6 +326,8 @@ def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bo
         quantization=_text(flags, "quantization", "") or shape.quantization,
         kv_cache_dtype=_text(flags, "kv_cache_dtype", "auto"),
         seed=_int(flags, "seed", 0),
+        kv_connector=connector,
+        kv_role=role,
     )
     settings = _with_scheduling(model, flags)
     _check_lengths(settings)

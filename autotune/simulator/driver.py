@@ -15,6 +15,7 @@ from .config import EngineSettings
 from .engine import EngineCore
 from .failures import EngineFailure
 from .frontend import Frontend
+from .handover import transfer_seconds
 from .memory import MemoryPlan
 from .metrics import EngineMetrics, EngineState
 from .scheduler import Request
@@ -93,8 +94,12 @@ class RealTimeEngine:
         prompt_logprobs: bool,
         on_tokens: TokenCallback,
         on_failure: Callable[[Exception], None],
+        *,
+        received: bool = False,
     ) -> int:
         """Send a request through the API server to the least loaded engine; returns its number.
+
+        :param received: another engine has read the prompt and sends its KV cache first.
 
         :raises EngineDead: the engine has died before.
         """
@@ -103,12 +108,16 @@ class RealTimeEngine:
         now = self.now()
         self._next_id += 1
         request = Request(self._next_id, len(tokens), output_len, now, tokens, priority, prompt_logprobs)
+        moved = 0.0
+        if received:
+            request.received = len(tokens) - 1
+            moved = transfer_seconds(self.settings, len(tokens))
         loads = [0] * len(self.cores)
         for client in self._clients.values():
             loads[client.engine] += 1
         engine = loads.index(min(loads))
         self._clients[request.id] = _Client(request, on_tokens, on_failure, engine)
-        self._at(self._frontend.admit(now), self._arrive, request, engine)
+        self._at(self._frontend.admit(now) + moved, self._arrive, request, engine)
         return request.id
 
     def abort(self, number: int) -> None:
@@ -146,6 +155,7 @@ class RealTimeEngine:
                     prompt_tokens=counters.prompt_tokens,
                     generation_tokens=counters.generation_tokens,
                     blocks=scheduler.pool.total,
+                    received_tokens=counters.received_tokens,
                 )
             )
         return states

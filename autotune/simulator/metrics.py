@@ -101,6 +101,7 @@ class EngineState:
     prompt_tokens: int
     generation_tokens: int
     blocks: int
+    received_tokens: int = 0
 
 
 def _line(name: str, labels: Mapping[str, str], value: float) -> str:
@@ -161,9 +162,9 @@ def exposition(model: str, states: Sequence[EngineState], metrics: EngineMetrics
         ({**labels, "source": source}, float(tokens))
         for labels, state in labelled
         for source, tokens in (
-            ("local_compute", state.prompt_tokens - state.prefix_hits),
+            ("local_compute", state.prompt_tokens - state.prefix_hits - state.received_tokens),
             ("local_cache_hit", state.prefix_hits),
-            ("external_kv_transfer", 0),
+            ("external_kv_transfer", state.received_tokens),
         )
     ]
     lines += _family("vllm:prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.", sources)

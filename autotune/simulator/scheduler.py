@@ -38,6 +38,8 @@ class Request:
     """Output tokens of all scheduled steps, those still running included."""
     emitted: int = 0
     cached_tokens: int = 0
+    received: int = 0
+    """Prompt tokens whose KV another engine has sent; they are computed again only after a preemption."""
     preemptions: int = 0
     scheduled_s: float = -1.0
     first_token_s: float = -1.0
@@ -84,6 +86,8 @@ class SchedulerCounters:
     preemptions: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    received_tokens: int = 0
+    """Prompt tokens whose KV came from another engine."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     steps: int = 0
@@ -214,7 +218,7 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
         self.pool.release(request.holding)
-        request.computed = 0
+        request.computed = request.received = 0
         request.preemptions += 1
         self.counters.preemptions += 1
         self._queue(request, front=True)
@@ -223,7 +227,7 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
             hits = self._cached_blocks(request)
-            request.computed = hits * self._size
+            request.computed = max(hits * self._size, request.received)
             chunk = self._chunk(request, budget)
             blocks = -(-(request.computed + chunk + self._speculative) // self._size) - hits
             if chunk <= 0 or not self.pool.fits(request.hashes[:hits], blocks):
@@ -235,7 +239,8 @@ class Scheduler:
             if request.scheduled_s < 0:
                 request.scheduled_s = now
                 request.cached_tokens = request.computed
-                self.counters.prefix_hits += request.computed
+                self.counters.prefix_hits += hits * self._size
+                self.counters.received_tokens += max(0, request.received - hits * self._size)
                 self.counters.prefix_queries += request.prompt_len if request.hashes else 0
             self.running.append(request)
             budget -= self._place(batch, request, chunk)

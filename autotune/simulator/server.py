@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from . import VERSION
+from . import VERSION, handover
 from .completions import BadRequest, Generation, ResponseWriter, read_body
 from .config import EngineSettings
 from .described import sections
@@ -192,6 +192,7 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
                     item.prompt_logprobs is not None,
                     stream.tokens,
                     stream.fail,
+                    received=item.received and handover.receives(state.settings),
                 )
             )
         if generations[0].stream:
@@ -199,7 +200,7 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
         for item, stream in zip(generations, streams, strict=True):
             await stream.ended
             state.engine.metrics.success[item.finish_reason] += 1
-        return _document(writers)
+        return _document(writers, state)
     except EngineDead:
         return _error(
             "EngineCore encountered an issue. See stack trace (above) for the root cause.", 500, "EngineDeadError"
@@ -209,7 +210,7 @@ async def _complete(request: web.Request, chat: bool) -> web.StreamResponse:
             state.engine.abort(number)
 
 
-def _document(writers: list[ResponseWriter]) -> web.Response:
+def _document(writers: list[ResponseWriter], state: ServerState) -> web.Response:
     choices = [writer.choice(index) for index, writer in enumerate(writers)]
     prompt = sum(len(writer.generation.prompt) for writer in writers)
     output = sum(len(writer.generation.output) + writer.extra_tokens for writer in writers)
@@ -219,7 +220,10 @@ def _document(writers: list[ResponseWriter]) -> web.Response:
         "completion_tokens": output,
         "total_tokens": prompt + output,
     }
-    return web.json_response(writers[0].document(choices, usage))
+    document = writers[0].document(choices, usage)
+    if writers[0].generation.hand_on and handover.sends(state.settings):
+        document["kv_transfer_params"] = handover.address(writers[0].id, prompt, state.settings)
+    return web.json_response(document)
 
 
 async def _stream(request: web.Request, stream: _Stream) -> web.StreamResponse:
