@@ -33,8 +33,8 @@ _ATTENTION_DECODE = 0.60  # share of the bandwidth in paged decode attention
 _SAMPLER_PASSES = 7  # reads or writes of the float32 logits in sampling
 _KERNELS_PER_LAYER = 14
 # One kernel of compiled code outside a graph, with its share of Python between the pieces. Measured: steps of 512
-# tokens on an H200, larger than its largest graph (384), took 31 ms each and left the card 38 % busy (docs/evidence, second
-# run, trial 5). Without compilation it is no less; how much more was not measured.
+# tokens on an H200, larger than its largest graph (384), took 31 ms each and left the card 38 % busy (docs/evidence,
+# second run, trial 5). Without compilation it is no less; how much more was not measured.
 _LAUNCH_COMPILED_S = 55e-6
 _LAUNCH_EAGER_S = 70e-6
 _LAUNCH_PIECEWISE_S = 11e-6  # per layer: one graph replay and the attention kernel between the pieces
