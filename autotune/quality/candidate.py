@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.quality import sanity
+from autotune.quality.answers import ScorerError
 from autotune.quality.corpus import PROBE
+from autotune.quality.hooks import Hooks
 from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_windows
 from autotune.quality.reference import Reference
 from autotune.quality.report import QualityCheck, QualityVerdict
 from autotune.quality.verdict import Limits, divergence_checks, verdict_of
-from autotune.quality.wire import Scorer, ScorerError
+from autotune.quality.wire import Scorer
 
 
 async def candidate_checks(
@@ -41,8 +43,9 @@ async def candidate_checks(
     compared = divergence_checks(seen.windows, seen.traces, reference.noise, limits)
     rest = reference.windows[reference.documents :]
     if verdict_of(compared) is QualityVerdict.UNDECIDED and rest and seen.windows:
-        more = [item for item, _ in await observe_windows(scorer, rest)]
+        more = [item for item, _ in await observe_windows(scorer, rest, seen.hooks)]
         compared = divergence_checks([*seen.windows, *more], seen.traces, reference.noise, limits)
+    compared = [_with_path(check, seen.hooks) for check in compared]
     wanted = reference.abilities if fresh else frozenset[str]()
     return [*checks, *compared, *await sanity.structured_checks(scorer, wanted)]
 
@@ -70,6 +73,15 @@ async def _writing_checks(scorer: Scorer, reference: Reference) -> list[QualityC
             return []  # reported as a refusal of the whole path
         raise
     return [sanity.count_check(len(trace.tokens), written), sanity.repetition_check(trace.tokens, written.tokens)]
+
+
+def _with_path(check: QualityCheck, hooks: Hooks) -> QualityCheck:
+    """Say which hook of the server a figure was made with."""
+    if check.name == "kl" and hooks.by_ids:
+        return replace(check, note=f"{check.note}; on exactly the baseline's tokens")
+    if check.name.startswith("kl[") and hooks.replay:
+        return replace(check, note=f"{check.note}; replayed")
+    return check
 
 
 def _refusal(path: str, why: str) -> QualityCheck:

@@ -10,8 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from autotune.load.report import Estimate
+from autotune.quality.answers import ABSENT, Scored
 from autotune.quality.arrays import Flags, Ids, Reals
-from autotune.quality.wire import ABSENT, Scored
 
 SURE_MARGIN = 0.25
 """Nats between the reference's first and second token from which it counts as sure. Batch shapes move log-probabilities

@@ -13,11 +13,12 @@ from autotune.engine.usercommand import run_user_command
 from autotune.errors import SpecError
 from autotune.load.report import Estimate
 from autotune.quality import lmeval
+from autotune.quality.answers import ScorerError, first_error
 from autotune.quality.paired import MARGIN, Paired, power_sentence
 from autotune.quality.report import QualityCheck, QualityVerdict
 from autotune.quality.sanity import yes_or_no
 from autotune.quality.tasks import Task, ask, read_task
-from autotune.quality.wire import HttpScorer, ScorerError, first_error
+from autotune.quality.wire import HttpScorer
 
 COMMAND_TIMEOUT_S = 3600.0
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from autotune.engine import cpu_setup
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import sanity
+from autotune.quality.answers import ScorerError, first_error
 from autotune.quality.candidate import candidate_checks
 from autotune.quality.finalist import Finals, combined, finals_of
 from autotune.quality.observe import Observation, Suite, record
@@ -24,7 +25,7 @@ from autotune.quality.precision import only_change, precision_key, same_precisio
 from autotune.quality.reference import Reference, read_reference
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.quality.verdict import Limits, verdict_of, violation_of
-from autotune.quality.wire import HttpScorer, Scorer, ScorerError, first_error
+from autotune.quality.wire import HttpScorer, Scorer
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.spec.study import StudySpec
 

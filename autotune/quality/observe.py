@@ -17,10 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from autotune.quality import corpus
+from autotune.quality.answers import Scored, ScorerError, first_error
 from autotune.quality.divergence import Divergence, by_bucket, divergence, statistics
+from autotune.quality.hooks import NONE, Hooks, find_hooks
 from autotune.quality.reference import Noise, Reference, Trace, Window
 from autotune.quality.sanity import abilities
-from autotune.quality.wire import Scored, Scorer, ScorerError, first_error
+from autotune.quality.wire import Scorer
 
 SCORING_IN_FLIGHT = 2
 RESERVE = 3
@@ -78,12 +80,14 @@ class Observation:
         traces: divergences of the continuations.
         scored: its raw distributions.
         refused: what it would not do, by path (`prefill`, `decode`), in its own words.
+        hooks: what it can do beyond any vLLM.
     """
 
     windows: tuple[Divergence, ...]
     traces: tuple[Divergence, ...]
     scored: tuple[Scored, ...]
     refused: tuple[tuple[str, str], ...] = ()
+    hooks: Hooks = NONE
 
 
 async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key: str) -> tuple[Reference, Observation]:
@@ -115,13 +119,15 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
 async def observe(scorer: Scorer, reference: Reference, concurrency: int) -> Observation:
     """Score an engine on the texts that are always scored, last one first, and on all continuations."""
     first = reference.windows[: reference.documents][::-1]
-    read, unread = await _unless_refused(observe_windows(scorer, first))
-    wrote, unwritten = await _unless_refused(observe_traces(scorer, reference.traces, concurrency))
+    hooks = await find_hooks(scorer, first[0].tokens) if first else NONE
+    read, unread = await _unless_refused(observe_windows(scorer, first, hooks))
+    wrote, unwritten = await _unless_refused(observe_traces(scorer, reference.traces, concurrency, hooks))
     return Observation(
         tuple(item for item, _ in read),
         tuple(item for item, _ in wrote),
         tuple(scored for _, scored in (*read, *wrote)),
         tuple((path, why) for path, why in (("prefill", unread), ("decode", unwritten)) if why),
+        hooks,
     )
 
 
@@ -149,26 +155,39 @@ async def chat_ids(scorer: Scorer) -> tuple[int, ...]:
         raise
 
 
-async def observe_windows(scorer: Scorer, windows: Sequence[Window]) -> list[tuple[Divergence, Scored]]:
-    """Score fixed texts and compare them."""
+async def observe_windows(
+    scorer: Scorer, windows: Sequence[Window], hooks: Hooks = NONE
+) -> list[tuple[Divergence, Scored]]:
+    """Score fixed texts and compare them, on exactly the reference's tokens where the server can."""
 
     async def one(window: Window) -> tuple[Divergence, Scored]:
-        scored = await scorer.score(window.tokens)
+        if hooks.by_ids:
+            scored = await scorer.score_ids(window.tokens, window.scored.ids)
+        else:
+            scored = await scorer.score(window.tokens)
         return divergence(window.scored, scored), scored
 
     return await _each(windows, one, SCORING_IN_FLIGHT)
 
 
-async def observe_traces(scorer: Scorer, traces: Sequence[Trace], concurrency: int) -> list[tuple[Divergence, Scored]]:
+async def observe_traces(
+    scorer: Scorer, traces: Sequence[Trace], concurrency: int, hooks: Hooks = NONE
+) -> list[tuple[Divergence, Scored]]:
     """Let the engine write the reference's continuations and compare every step."""
 
     async def one(trace: Trace) -> tuple[Divergence, Scored]:
-        scored = await follow(scorer, trace)
+        scored = await (replayed if hooks.replay else follow)(scorer, trace)
         return divergence(trace.scored.head(len(scored)), scored, trace.bucket), scored
 
     short = [trace for trace in traces if trace.bucket == "decode"]
     long = [trace for trace in traces if trace.bucket != "decode"]
     return [*await _each(short, one, concurrency), *await _each(long, one, 1)]
+
+
+async def replayed(scorer: Scorer, trace: Trace) -> Scored:
+    """The engine's distributions while it is made to write the reference's text: one request, every position."""
+    written = await scorer.replay(trace.prompt, trace.tokens)
+    return written.scored.head(_common(written.tokens, trace.tokens))
 
 
 async def follow(scorer: Scorer, trace: Trace) -> Scored:
@@ -224,9 +243,9 @@ async def _trace(scorer: Scorer, prompt: tuple[int, ...], count: int, bucket: st
 async def _noise(scorer: Scorer, reference: Reference, again: Observation) -> dict[str, Noise]:
     """The reference against itself: in another order and other batches (`again`), and a part of it one at a time."""
     some = reference.windows[: min(ALONE, reference.documents)]
-    alone = [divergence(window.scored, await scorer.score(window.tokens)) for window in some]
+    alone = [(await observe_windows(scorer, [window], again.hooks))[0][0] for window in some]
     short = [trace for trace in reference.traces if trace.bucket == "decode"][:ALONE]
-    written = [item for item, _ in await observe_traces(scorer, short, 1)]
+    written = [item for item, _ in await observe_traces(scorer, short, 1, again.hooks)]
     floor: dict[str, Noise] = {}
     for documents in (again.windows, alone):
         if documents:

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from autotune.engine.protocol import Resolved
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.spec.topology import bare_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def _lists() -> _Lists:
 def precision_settings(config: EngineConfig) -> tuple[tuple[str, FrozenValue], ...]:
     """The settings that may change answers: weights, KV cache, layout, backends, speculation, compilation, unknowns."""
     lists = _lists()
-    arguments = [(name, value) for name, value in config.args if name not in lists.arguments]
+    arguments = [(name, value) for name, value in config.args if bare_name(name) not in lists.arguments]
     variables = [
         (name, value) for name, value in config.env if name.startswith(lists.prefixes) and name not in lists.ignored
     ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import SpecError
+from autotune.quality.answers import TOP, Scored
 from autotune.quality.arrays import pack, unpack_ids, unpack_reals
-from autotune.quality.wire import TOP, Scored
 
 FORMAT = 1
 

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from autotune.load.report import Estimate
+from autotune.quality.answers import Continuation, Reply, Scored, ScorerError
 from autotune.quality.report import QualityCheck, QualityVerdict
-from autotune.quality.wire import Continuation, Reply, Scored, Scorer, ScorerError
+from autotune.quality.wire import Scorer
 
 STRUCTURED_TOKENS: Final = 40
 RUN_OF_ONE_TOKEN: Final = 12

@@ -24,8 +24,8 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from autotune.errors import SpecError
+from autotune.quality.answers import Reply
 from autotune.quality.schema import conforms, schema_problem
-from autotune.quality.wire import Reply
 
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _HINT = (

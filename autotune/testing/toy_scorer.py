@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from autotune.quality.arrays import Reals
-from autotune.quality.wire import Continuation, Reply, Scored, ScorerError, scored_of
+from autotune.quality.answers import ABSENT, Continuation, Reply, Scored, ScorerError, scored_of
+from autotune.quality.arrays import Ids, Reals
 
 VOCABULARY = 64
 
@@ -31,6 +31,8 @@ class ToyScorer:
         wrong: share of sums that it gets wrong.
         refuses: `score` or `continue`: answered with status 400.
         short: so many tokens are missing in every continuation.
+        hooks: `ids` and `replay`: vLLM's newer hooks that it has.
+        shifted: its scores by ids belong to the position before: a hook of another meaning.
     """
 
     damage: float = 0.0
@@ -44,6 +46,8 @@ class ToyScorer:
     short: int = 0
     refuses: tuple[str, ...] = ()
     wrong: float = 0.0
+    hooks: tuple[str, ...] = ()
+    shifted: bool = False
     seed: int = 0
     requests: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
 
@@ -59,6 +63,25 @@ class ToyScorer:
         draw = self._draw(tokens)
         rows = [self._row(tokens[: at + 1], draw) for at in range(len(tokens) - 1)]
         return scored_of(rows, tokens[1:])
+
+    async def score_ids(self, tokens: Sequence[int], ids: Ids) -> Scored:
+        self._alive("score")
+        self._has("ids")
+        draw = self._draw(tokens)
+        rows = [self._row(tokens[: at + 1], draw) for at in range(len(tokens) - 1)]
+        source = [rows[0], *rows[:-1]] if self.shifted else rows
+        given = [
+            {int(i): other[int(i)] for i in wanted if i != ABSENT} | _first_and(row, token)
+            for wanted, other, row, token in zip(ids, source, rows, tokens[1:], strict=True)
+        ]
+        return scored_of(given, tokens[1:], width=ids.shape[1] + 2)
+
+    async def replay(self, tokens: Sequence[int], forced: Sequence[int]) -> Continuation:
+        self._alive("continue")
+        self._has("replay")
+        draw, held = self._draw(tokens), [*tokens, *forced]
+        rows = [self._row(held[: len(tokens) + at], draw) for at in range(len(forced))]
+        return Continuation(tuple(forced), scored_of(rows, forced), len(forced), "length")
 
     async def continue_(self, tokens: Sequence[int], count: int) -> Continuation:
         self._alive("continue")
@@ -95,6 +118,10 @@ class ToyScorer:
         if self.dead:
             raise ScorerError("connection refused")
 
+    def _has(self, hook: str) -> None:
+        if hook not in self.hooks:
+            raise ScorerError("Not Found", 404)
+
     def _draw(self, tokens: Sequence[int]) -> np.random.Generator | None:
         """Noise of one request: another one in every request."""
         return np.random.default_rng([self.seed, next(self.requests), len(tokens)]) if self.noise else None
@@ -109,6 +136,12 @@ class ToyScorer:
         if self.broken:
             logs = np.full(VOCABULARY, np.nan)
         return {token: float(value) for token, value in enumerate(logs)}
+
+
+def _first_and(row: Mapping[int, float], token: int) -> dict[int, float]:
+    """The likeliest token of a row and one other."""
+    best = max(row, key=lambda item: row[item])
+    return {best: row[best], token: row[token]}
 
 
 @cache

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from autotune.engine.failure_values import Failure
 from autotune.engine.protocol import Resolved
-from autotune.quality.wire import Scored, ScorerError
+from autotune.quality.answers import Scored, ScorerError
+from autotune.quality.arrays import Reals
 from autotune.testing.toy_scorer import ToyScorer
 
 CONTEXT = 1000
@@ -42,6 +46,8 @@ class ToyEngine:
         app.router.add_post("/tokenize", self._route(self._tokenize))
         app.router.add_post("/v1/completions", self._route(self._completions))
         app.router.add_post("/v1/chat/completions", self._route(self._chat))
+        if self.model.hooks:
+            app.router.add_post("/inference/v1/generate", self._route(self._generate))
         app.router.add_get("/v1/models", self._models)
         return app
 
@@ -91,6 +97,29 @@ class ToyEngine:
             choice |= {"token_ids": written.tokens, "logprobs": {"top_logprobs": tops}}
         return {"choices": [choice], "usage": {"completion_tokens": reported}}
 
+    async def _generate(self, body: Body) -> Body:
+        """vLLM 0.32's route for ids: scores as a base64 array of numpy's, log-probabilities with numbers for tokens."""
+        tokens, asked = body["token_ids"], body["sampling_params"]
+        if not isinstance(tokens, list) or not isinstance(asked, dict):
+            raise ScorerError("token_ids or sampling_params are missing", 422)
+        if "prompt_logprob_token_ids" in asked:
+            ids = np.array(asked["prompt_logprob_token_ids"], np.int64)
+            scored = await self.model.score_ids(tokens, ids)
+            rows = _listed(scored, tokens[1:])
+            scores = np.array([[row.get(i, -np.inf) for i in wanted] for wanted, row in zip(ids, rows, strict=True)])
+            best = [{int(i): row[int(i)] for i in (first, token)}
+                    for first, token, row in zip(scored.ids[:, 0], tokens[1:], rows, strict=True)]  # fmt: skip
+            named = [{str(token): {"logprob": value} for token, value in row.items()} for row in best]
+            return {"choices": [{}], "prompt_logprobs": [None, *named], "prompt_token_id_logprobs": _npy(scores)}
+        forced = asked["trace_decode_token_ids"][: asked["max_tokens"]]
+        written = await self.model.replay(tokens, forced)
+        content = [
+            {"token_id": token, "logprob": row[token], "top_logprobs": [
+                {"token_id": i, "logprob": value} for i, value in row.items() if i != token]}
+            for token, row in zip(written.tokens, _listed(written.scored, written.tokens), strict=True)
+        ]  # fmt: skip
+        return {"choices": [{"token_ids": written.tokens, "finish_reason": "length", "logprobs": {"content": content}}]}
+
     async def _chat(self, body: Body) -> Body:
         reply = await self.model.chat(body)
         return {"choices": [{"message": {"content": reply.text}, "finish_reason": "stop"}]}
@@ -106,6 +135,12 @@ async def serving(model: ToyScorer, status: int = 200) -> AsyncIterator[ToyEngin
     async with TestServer(engine.app(), host="127.0.0.1") as server:
         engine.url = str(server.make_url("")).rstrip("/")
         yield engine
+
+
+def _npy(scores: Reals) -> str:
+    held = io.BytesIO()
+    np.save(held, scores.astype(np.float32), allow_pickle=False)
+    return base64.b64encode(held.getvalue()).decode()
 
 
 def _listed(scored: Scored, tokens: Sequence[int]) -> list[dict[int, float]]:

@@ -1,10 +1,10 @@
 """Make a damaged copy of a Hugging Face model folder. Runs in the engine's own environment (torch, safetensors).
 
-    python damage.py MODEL TARGET KIND [SIZE]
+    python damage.py MODEL TARGET KIND [SIZE [SEED]]
 
-Kinds: ``noise`` (Gaussian, SIZE times the standard deviation, on the MLP of one layer in the middle), ``int4`` and
-``int8`` (rounded to nearest, symmetric, groups of SIZE columns), ``fp8`` (e4m3, one scale per output row), ``rope``
-(SIZE is the wrong base), ``template`` (another chat template), ``none`` (a plain copy).
+Kinds: ``noise`` (Gaussian, SIZE times the standard deviation, on the MLP of one layer in the middle, drawn from SEED),
+``int4`` and ``int8`` (rounded to nearest, symmetric, groups of SIZE columns), ``fp8`` (e4m3, one scale per output
+row), ``rope`` (SIZE is the wrong base), ``template`` (another chat template), ``none`` (a plain copy).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def fp8(weight: torch.Tensor) -> torch.Tensor:
     return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
 
 
-def with_noise(weight: torch.Tensor, size: float) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(17)
+def with_noise(weight: torch.Tensor, size: float, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(weight.shape, generator=generator) * weight.float().std() * size
     return (weight.float() + noise).to(weight.dtype)
 
 
-def damaged(weights: dict[str, torch.Tensor], kind: str, size: float) -> dict[str, torch.Tensor]:
+def damaged(weights: dict[str, torch.Tensor], kind: str, size: float, seed: int) -> dict[str, torch.Tensor]:
     layers = 1 + max(int(name.split(".layers.")[1].split(".")[0]) for name in weights if ".layers." in name)
     hit = f".layers.{layers // 2}.mlp."
     changed = dict(weights)
@@ -57,7 +57,7 @@ def damaged(weights: dict[str, torch.Tensor], kind: str, size: float) -> dict[st
         if not is_linear(name):
             continue
         if kind == "noise" and hit in name:
-            changed[name] = with_noise(weight, size)
+            changed[name] = with_noise(weight, size, seed)
         elif kind in ("int4", "int8"):
             changed[name] = rounded(weight, int(kind[3:]), int(size))
         elif kind == "fp8":
@@ -65,14 +65,14 @@ def damaged(weights: dict[str, torch.Tensor], kind: str, size: float) -> dict[st
     return changed
 
 
-def main(model: Path, target: Path, kind: str, size: float) -> None:
+def main(model: Path, target: Path, kind: str, size: float, seed: int) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in model.iterdir():
         if path.suffix != ".safetensors":
             shutil.copy(path, target / path.name)
     for path in model.glob("*.safetensors"):
         if kind in ("noise", "int4", "int8", "fp8"):
-            save_file(damaged(load_file(path), kind, size), target / path.name, {"format": "pt"})
+            save_file(damaged(load_file(path), kind, size, seed), target / path.name, {"format": "pt"})
         else:
             (target / path.name).unlink(missing_ok=True)
             (target / path.name).symlink_to(path.resolve())
@@ -90,4 +90,4 @@ def main(model: Path, target: Path, kind: str, size: float) -> None:
 
 if __name__ == "__main__":
     source, destination, name, *rest = sys.argv[1:]
-    main(Path(source), Path(destination), name, float(rest[0]) if rest else 32.0)
+    main(Path(source), Path(destination), name, float(rest[0]) if rest else 32.0, int(rest[1]) if len(rest) > 1 else 17)

@@ -1,15 +1,16 @@
 """Detection power of the quality gate on the real vLLM for CPUs.
 
-    python -m benchmarks.quality.power                 # everything, about 20 minutes on two quiet cores
+    python -m benchmarks.quality.power                 # everything, about an hour on two quiet cores
     python -m benchmarks.quality.power --only table    # the tables again from the kept measurements
+    python -m benchmarks.quality.power --only round    # the next missing round of repeated runs
 
 Measurements are kept in `measured.json`; what is there already is not measured again (delete the file to start over).
 
 One engine is started with the good weights and leaves the reference. Damaged copies of the weights are then loaded into
 the same engine one after the other (vLLM's `reload_weights`), scored on the same texts, and the good weights are loaded
 once more at the end to show that loading leaves nothing behind. A wrong RoPE base and a wrong chat template cannot be
-loaded into a running engine: each has a start of its own. A detection power is the share of random subsets of the
-scored texts on which the gate's own verdict is `failed` (or not `passed`).
+loaded into a running engine: each has a start of its own. How often a damage is caught is counted in repeated runs
+(`repeats.py`): fresh starts, noise drawn anew.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -39,10 +41,11 @@ from autotune.quality.reference import Noise, Reference, read_reference
 from autotune.quality.report import QualityVerdict
 from autotune.quality.sanity import finite_check
 from autotune.quality.verdict import Limits, divergence_checks, verdict_of
-from autotune.quality.wire import HttpScorer, Scored
+from autotune.quality.wire import HttpScorer
 from autotune.space.config import EngineConfig
 from autotune.spec.study import QualitySpec, StudySpec
-from benchmarks.quality import tables
+from benchmarks.quality import repeats, tables
+from benchmarks.quality.repeats import Remembering, Verdict, accuracy
 
 HERE = Path(__file__).parent
 GOOD = ("none, repeat 1", "none, repeat 2", "none, repeat 3")
@@ -84,11 +87,10 @@ async def engine(model: Path, folder: Path) -> AsyncIterator[RunningEngine]:
         await running.stop()
 
 
-def damaged_copy(python: Path, model: Path, folder: Path, kind: str, size: float) -> Path:
-    target = folder / f"{kind}-{size:g}"
-    subprocess.run(
-        [str(python), str(HERE / "damage.py"), str(model), str(target), kind, str(size)], check=True, timeout=600
-    )
+def damaged_copy(python: Path, model: Path, folder: Path, kind: str, size: float, seed: int = 17) -> Path:
+    target = folder / f"{kind}-{size:g}-{seed}"
+    argv = [str(python), str(HERE / "damage.py"), str(model), str(target), kind, str(size), str(seed)]
+    subprocess.run(argv, check=True, timeout=600)
     return target
 
 
@@ -103,12 +105,6 @@ async def load_weights(running: RunningEngine, path: Path) -> None:
         if reply.status != 200:
             raise SystemExit(f"weights cannot be loaded: {reply.status} {await reply.text()}")
     await running.reset_caches()
-
-
-def accuracy(tokens: Sequence[Sequence[int]], scored: Sequence[Scored]) -> float:
-    """Share of positions at which the likeliest token is the one that stands there."""
-    hits = [item.ids[:, 0] == np.array(text[1:]) for text, item in zip(tokens, scored, strict=True)]
-    return float(np.concatenate(hits).mean())
 
 
 async def measure(scorer: HttpScorer, reference: Reference, suite: Suite, name: str) -> Measured:
@@ -140,6 +136,45 @@ async def run(folder: Path, suite: Suite, kept: Kept) -> None:
             HttpScorer(running.url, running.served_model, running.api_key) as scorer,
         ):
             kept.add(await measure(scorer, reference, suite, name))
+
+
+async def run_round(folder: Path, suite: Suite, kept: Kept) -> bool:
+    """The next round that lacks a run, or the next engine started on a damaged copy; False where none is missing."""
+    cpu = ensure()
+    for number in range(repeats.ROUNDS):
+        if sizes := repeats.missing(kept.runs, number):
+            await _loaded(folder, suite, kept, cpu, number, sizes)
+            return True
+    for size, number in repeats.unstarted(kept.runs):
+        copy = damaged_copy(cpu.python, cpu.model, folder, "noise", size, number)
+        async with (
+            engine(copy, folder / "engine-copy") as running,
+            Remembering(running.url, running.served_model, running.api_key) as scorer,
+        ):
+            reference = read_reference(folder / "reference.json")
+            kept.add_run(await repeats.judged(scorer, reference, suite, size, number, started=True))
+        shutil.rmtree(copy)
+        return True
+    return False
+
+
+async def _loaded(folder: Path, suite: Suite, kept: Kept, cpu: CpuEngine, number: int, sizes: Sequence[float]) -> None:
+    """One fresh start: the good weights first, then noise of every size, drawn from the round's number."""
+    file = folder / "reference.json"
+    async with (
+        engine(cpu.model, folder / f"engine-{number}") as running,
+        Remembering(running.url, running.served_model, running.api_key) as scorer,
+    ):
+        if not file.is_file():
+            reference, _ = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="power")
+            file.write_text(reference.to_json(), "utf-8")
+        reference = read_reference(file)
+        for size in sizes:
+            if size:
+                copy = damaged_copy(cpu.python, cpu.model, folder, "noise", size, number)
+                await load_weights(running, copy)
+                shutil.rmtree(copy)
+            kept.add_run(await repeats.judged(scorer, reference, suite, size, number, started=False))
 
 
 async def _good_engine(folder: Path, suite: Suite, kept: Kept, cpu: CpuEngine) -> Reference:
@@ -198,6 +233,7 @@ class Kept:
     positions: int
     rows: dict[str, Measured] = field(default_factory=dict)
     noise: dict[str, Noise] = field(default_factory=dict)
+    runs: list[Verdict] = field(default_factory=list)
 
     def load(self) -> None:
         if not self.path.is_file():
@@ -207,13 +243,23 @@ class Kept:
             raise SystemExit(f"{self.path} was made with other sizes; delete it to start over")
         self.rows = {row.name: row for row in map(read_measured, data["measured"])}
         self.noise = {name: Noise(**item) for name, item in data["noise"].items()}
+        self.runs = [Verdict(**{**item, "kl": tuple(item["kl"])}) for item in data.get("runs", ())]
 
     def add(self, row: Measured) -> None:
         self.rows[row.name] = row
         print(row.name, statistics(row.windows).kl, row.broken, f"{row.seconds:.0f} s", flush=True)
+        self._write()
+
+    def add_run(self, run: Verdict) -> None:
+        self.runs.append(run)
+        print(run, flush=True)
+        self._write()
+
+    def _write(self) -> None:
         body = {"documents": self.documents, "positions": self.positions,
                 "noise": {name: asdict(item) for name, item in self.noise.items()},
-                "measured": [asdict(item) for item in self.rows.values()]}  # fmt: skip
+                "measured": [asdict(item) for item in self.rows.values()],
+                "runs": [asdict(item) for item in self.runs]}  # fmt: skip
         self.path.write_text(json.dumps(body), "utf-8")
 
     def ordered(self) -> list[Measured]:
@@ -227,17 +273,26 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/quality-power"), help="for weights and logs")
     parser.add_argument("--documents", type=int, default=24)
     parser.add_argument("--positions", type=int, default=64)
-    parser.add_argument("--only", choices=["table"])
+    parser.add_argument("--only", choices=["table", "round"])
     options = parser.parse_args()
     kept = Kept(HERE / "measured.json", options.documents, options.positions)
     kept.load()
     if options.only != "table":
         options.folder.mkdir(parents=True, exist_ok=True)
         suite = Suite(options.documents, options.positions, concurrency=4)
-        asyncio.run(run(options.folder.resolve(), suite, kept))
+        asyncio.run(_measure_all(options.folder.resolve(), suite, kept, one_round=options.only == "round"))
     text = tables.page(kept.ordered(), kept.noise, power, kept.documents, kept.positions)
     (HERE / "RESULTS.md").write_text(text, "utf-8")
     sys.stdout.write(text)
+
+
+async def _measure_all(folder: Path, suite: Suite, kept: Kept, *, one_round: bool) -> None:
+    if one_round:
+        await run_round(folder, suite, kept)
+        return
+    await run(folder, suite, kept)
+    while await run_round(folder, suite, kept):
+        pass
 
 
 def read_measured(item: Mapping[str, Any]) -> Measured:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from autotune.quality.answers import TOP, Scored, scored_of
 from autotune.quality.divergence import Divergence, divergence, small_sample_factor, statistics
-from autotune.quality.wire import TOP, Scored, scored_of
 
 
 def scored(*rows: dict[int, float], targets: tuple[int, ...] | None = None) -> Scored:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from autotune.quality.answers import Continuation, Scored, scored_of
 from autotune.quality.divergence import divergence
 from autotune.quality.observe import Suite, follow, record, retarget
 from autotune.quality.reference import Trace
-from autotune.quality.wire import Continuation, Scored, scored_of
 from autotune.testing.toy_scorer import ToyScorer
 
 PROMPT = (3, 1, 4, 1, 5)
