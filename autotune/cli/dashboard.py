@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from autotune.assembly import frame
+from autotune.host.gpus import read_gpus
 from autotune.outcome import TrialRecord
-from autotune.preflight.model import read_model
-from autotune.preflight.simulated import simulated_facts
 from autotune.report.attachments import attach, named, study_note
 from autotune.report.comparison import columns_of
 from autotune.report.content import gather
@@ -23,7 +23,6 @@ from autotune.report.values import ReportContent
 from autotune.result import recommendation_from_json
 from autotune.search.board import Attached, Board
 from autotune.search.objectives import Objectives
-from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.space import SearchSpace
 from autotune.store import Store
 from autotune.study import Study, open_study
@@ -91,14 +90,6 @@ class ShownStudy:
 
 def _space(study: Study) -> SearchSpace:
     """The study's space, for the names and ranges of the parameters in the plots."""
-    spec = study.spec
-    if spec.engine.kind == "endpoint":
+    if study.spec.engine.kind == "endpoint":
         return SearchSpace(name="endpoint", parameters=())
-    facts = simulated_facts(spec.model) if spec.engine.kind == "simulated" else read_model(spec.model)
-    context = SpaceContext(
-        gpus=spec.hardware.gpus if spec.hardware.gpus is not None else 1,
-        model=facts.space_facts if facts is not None else {},
-        card=spec.hardware.card or (spec.engine.simulate.card if spec.engine.simulate is not None else ""),
-        gpu_memory=spec.hardware.gpu_memory,
-    )
-    return load_space(spec.space, context, beside=study.path.parent)
+    return frame(study, read_gpus(), guess=True).space
