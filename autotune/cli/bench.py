@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -111,6 +111,8 @@ def bench(
     processes: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 1,
     vocabulary: Annotated[int, typer.Option(min=0, help="Size of the vocabulary. Default: ask the server.")] = 0,
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
+    ca: Annotated[str, typer.Option(help="For https: PEM file with the authority, or the certificate itself.")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help="For https: believe any certificate.")] = False,
     definitions: Annotated[
         str, typer.Option(help="autotune, or vllm: as `vllm bench serve` defines them.")
     ] = "autotune",
@@ -133,20 +135,24 @@ def bench(
         levels, rate, arrivals, input_tokens, output_tokens, duration, api, processes, None if as_vllm else requests,
         not as_vllm,
     )  # fmt: skip
+    if (ca or insecure) and not url.startswith("https://"):
+        raise SpecError(f"{url} does not use TLS", key="--ca" if ca else "--insecure", hint="it is for https:// only")
+    target = Target(url.rstrip("/"), model or "", os.environ.get(api_key_env, ""), 1.0, vocabulary, ca, insecure)
     with tempfile.TemporaryDirectory(prefix="autotune-bench-") as folder:
         plan = BenchPlan(
             load, slos, Ramp.parse(ramp) if ramp else None, capacity,
             seed if seed is not None else time.time_ns() % 1_000_000_007, (requests or 200) if as_vllm else None,
             Path(folder),
         )  # fmt: skip
-        report = asyncio.run(_run(url, model, os.environ.get(api_key_env, ""), vocabulary, plan))
+        report = asyncio.run(_run(target, plan))
         _show(report, as_json=as_json, as_vllm=as_vllm)
     if html is not None:
         html.write_text(render_html(report))
 
 
-async def _run(url: str, model: str | None, api_key: str, vocabulary: int, plan: BenchPlan) -> BenchReport:
-    target = Target(url.rstrip("/"), model or await first_model(url, api_key), api_key, vocabulary=vocabulary)
+async def _run(target: Target, plan: BenchPlan) -> BenchReport:
+    if not target.model:
+        target = replace(target, model=await first_model(target))
     console = Console(stderr=True)
     if not sys.stderr.isatty():
         return await run_bench(target, plan)

@@ -11,6 +11,7 @@ import typer
 
 from autotune.errors import SpecError
 from autotune.load.from_metrics import observe, write_load
+from autotune.load.report import Target
 from autotune.spec.units import parse_duration
 
 load = typer.Typer(help="Make a load from what a running server sees.", no_args_is_help=True)
@@ -27,6 +28,8 @@ def from_metrics(
     out: Annotated[Path, typer.Option(help="File for the `load:` section; the histograms go beside it.")],
     watch: Annotated[str | None, typer.Option(help="Watch for so long. Default: all since the server started.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Environment variable with the API key.")] = "OPENAI_API_KEY",
+    ca: Annotated[str, typer.Option(help="For https: PEM file with the authority, or the certificate itself.")] = "",
+    insecure: Annotated[bool, typer.Option("--insecure", help="For https: believe any certificate.")] = False,
 ) -> None:
     """Read the lengths and the rate of a running server's requests and write a `load:` section for a study."""
     seconds = 0.0
@@ -37,7 +40,8 @@ def from_metrics(
             raise SpecError(str(error), key="--watch") from None
     if not out.parent.is_dir():
         raise SpecError(f"the folder {out.parent} does not exist", key="--out")
-    seen = asyncio.run(observe(url, os.environ.get(api_key_env, ""), seconds))
+    target = Target(url, "", os.environ.get(api_key_env, ""), ca_file=ca, insecure=insecure)
+    seen = asyncio.run(observe(target, seconds))
     for file in write_load(seen, out):
         typer.echo(f"wrote {file}")
     typer.echo(f"{seen.requests} requests" + (f", {seen.rate:.3g} a second" if seen.rate is not None else ""))

@@ -6,7 +6,7 @@ from typing import cast
 
 import aiohttp
 
-from autotune.errors import EnvironmentFault
+from autotune.load.control import control_session, root_of, unreachable
 from autotune.load.report import Target
 from autotune.load.wire import JsonValue
 from autotune.load.workload import WORDS, Alphabet, ordinary_ids
@@ -29,16 +29,12 @@ async def _post(target: Target, route: str, body: dict[str, JsonValue]) -> dict[
     Raises:
         EnvironmentFault: the server cannot be reached.
     """
-    base = target.url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    url = root_of(target) + route
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session,
-            session.post(base + route, json=body, headers=headers) as response,
-        ):
+        async with control_session(target, TIMEOUT) as session, session.post(url, json=body) as response:
             answer = await response.json(content_type=None) if response.status == 200 else None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise EnvironmentFault(f"cannot reach {base}{route}: {error or type(error).__name__}") from None
+        raise unreachable(url, error) from None
     return cast("dict[str, JsonValue]", answer) if isinstance(answer, dict) else None
 
 

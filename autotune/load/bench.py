@@ -10,6 +10,7 @@ import aiohttp
 
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.load.client import LoadClient
+from autotune.load.control import control_session, root_of, unreachable
 from autotune.load.early import Progress
 from autotune.load.enginewatch import metrics_of
 from autotune.load.knee import Knee, Ramp, climb, find_capacity, holds, locate_knee
@@ -57,28 +58,22 @@ class BenchReport:
     slos: tuple[SloSpec, ...] = ()
 
 
-async def first_model(url: str, api_key: str = "") -> str:
-    """The first model that the server lists.
+async def first_model(target: Target) -> str:
+    """The first model that the server lists; the target's own model is not looked at.
 
     Raises:
         EnvironmentFault: the server cannot be reached or lists none.
     """
-    route = url.rstrip("/").removesuffix("/v1") + "/v1/models"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    route = root_of(target) + "/v1/models"
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session,
-            session.get(route, headers=headers) as response,
-        ):
+        async with control_session(target, TIMEOUT) as session, session.get(route) as response:
             if response.status in (401, 403):
                 raise EnvironmentFault(f"{route} wants an API key", hint="set OPENAI_API_KEY or use --api-key-env")
             body = await response.json(content_type=None)
     except aiohttp.InvalidURL:
-        raise SpecError(f"{url!r} is no URL", hint="write http://127.0.0.1:8000") from None
+        raise SpecError(f"{target.url!r} is no URL", hint="write http://127.0.0.1:8000") from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise EnvironmentFault(
-            f"cannot reach {route}: {error or type(error).__name__}", hint="Is the server up? Give its base URL."
-        ) from None
+        raise unreachable(route, error, "Is the server up? Give its base URL.") from None
     models = body.get("data") if isinstance(body, dict) else None
     if not isinstance(models, list) or not models or not isinstance(models[0], dict):
         raise EnvironmentFault(f"{route} lists no models", hint="name one with --model")
@@ -105,7 +100,7 @@ class _Stand:
             slos=self.plan.slos,
             trial_seed=self.plan.seed * 1000 + number,
             folder=self.plan.folder / f"{number:02d}",
-            metrics=metrics_of(self.target.url, self.target.api_key),
+            metrics=metrics_of(self.target),
             reset=self.reset,
             client=self.client,
             on_progress=self.on_progress,
@@ -119,12 +114,10 @@ def reset_of(target: Target) -> Callable[[], Awaitable[bool]]:
     """Empties the prefix cache where the server has the route; False where not (prompts are fresh anyway)."""
 
     async def reset() -> bool:
-        base = target.url.rstrip("/").removesuffix("/v1")
-        headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session,
-                session.post(base + "/reset_prefix_cache", headers=headers) as response,
+                control_session(target, TIMEOUT) as session,
+                session.post(root_of(target) + "/reset_prefix_cache") as response,
             ):
                 return response.status == 200
         except (aiohttp.ClientError, TimeoutError):

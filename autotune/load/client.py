@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from autotune.errors import EnvironmentFault
 from autotune.load import worker
+from autotune.load.report import Target
+from autotune.load.tls import client_context
 from autotune.load.wire import MESSAGE, RESULTS, FrameReader, JsonValue, WireRequest, message, pack_requests
 
 START_TIMEOUT = 30.0
@@ -57,9 +59,7 @@ class RawResult:
 class _Process:
     """One client process and our end of its socket pair."""
 
-    def __init__(
-        self, context: multiprocessing.context.SpawnContext, number: int, cpus: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, context: multiprocessing.context.SpawnContext, number: int, cpus: tuple[int, ...] = ()) -> None:
         ours, theirs = context.Pipe(duplex=True)
         self.process = context.Process(
             target=worker.main, args=(theirs, cpus), name=f"autotune-load-{number}", daemon=True
@@ -182,15 +182,19 @@ class LoadClient:
         processes, self._processes = self._processes, []
         await asyncio.gather(*(item.close() for item in processes))
 
-    async def open(self, url: str, *, slots: int, open_loop: bool, timeout: float, tick: float) -> tuple[int, str]:
+    async def open(
+        self, target: Target, *, slots: int, open_loop: bool, timeout: float, tick: float
+    ) -> tuple[int, str]:
         """Open the connections of a level; `timeout` and `tick` are real seconds.
 
         Returns:
             The number of open connections, and why the rest could not be opened (empty when all are).
         """
-        parts = urlsplit(url)
+        parts = urlsplit(target.url)
         tls = parts.scheme == "https"
         port = parts.port or (443 if tls else 80)
+        if tls:
+            client_context(target.ca_file, target.insecure)  # a bad file is told here, not by a dead process
         for item in self._processes:
             while not item.events.empty():  # answers of a level that was cancelled
                 item.events.get_nowait()
@@ -202,6 +206,7 @@ class LoadClient:
                 message(
                     {
                         "command": "open", "host": parts.hostname or "127.0.0.1", "port": port, "tls": tls,
+                        "ca_file": target.ca_file, "insecure": target.insecure,
                         "slots": share, "open_loop": open_loop, "timeout": timeout, "tick": tick,
                     }
                 )

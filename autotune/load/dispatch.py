@@ -15,6 +15,7 @@ from time import perf_counter, process_time
 from typing import cast
 
 from autotune.load.stream import NAN, Record, Stream
+from autotune.load.tls import client_context, handshake_fault
 from autotune.load.wire import (
     FAILED,
     MESSAGE,
@@ -44,10 +45,17 @@ class Setup:
     host: str
     port: int
     tls: bool
+    ca_file: str
+    insecure: bool
     slots: int
     open_loop: bool
     timeout: float
     tick: float
+
+
+def _why(error: BaseException) -> str:
+    fault = handshake_fault(error)
+    return fault[0] if fault is not None else str(error) or type(error).__name__
 
 
 class Dispatcher:
@@ -56,7 +64,8 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.control: asyncio.Transport | None = None
-        self.setup = Setup("127.0.0.1", 0, False, 1, False, 300.0, 0.1)
+        self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1)
+        self.context: ssl.SSLContext | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -115,6 +124,7 @@ class Dispatcher:
         """Open the connections of a level before its load begins."""
         self._reset()
         self.setup = setup
+        self.context = client_context(setup.ca_file, setup.insecure) if setup.tls else None
         failed = ""
         for first in range(0, setup.slots, 64):
             wave = min(64, setup.slots - first)
@@ -122,19 +132,18 @@ class Dispatcher:
             faults = [item for item in results if isinstance(item, BaseException)]
             self.idle += [item for item in results if isinstance(item, Stream)]
             if faults:
-                failed = str(faults[0]) or type(faults[0]).__name__
+                failed = _why(faults[0])
                 break
         self.tell(message({"event": "open", "connections": len(self.idle), "failed": failed}))
 
     async def _connect(self) -> Stream:
-        context = ssl.create_default_context() if self.setup.tls else None
         async with asyncio.timeout(10):
             _, stream = await self.loop.create_connection(
                 lambda: Stream(self),
                 self.setup.host,
                 self.setup.port,
-                ssl=context,
-                server_hostname=self.setup.host if context else None,
+                ssl=self.context,
+                server_hostname=self.setup.host if self.setup.tls else None,
             )
         return stream
 
@@ -266,7 +275,7 @@ class Dispatcher:
                 stream.request, stream.due, stream.sent = request, due, perf_counter()
                 self.busy[stream] = None
                 self.counts["sent"] += 1
-                stream.fail(f"cannot connect: {error or type(error).__name__}")
+                stream.fail(f"cannot connect: {_why(error)}")
                 return
             if not self.running:
                 stream.abort()

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from autotune.load.control import control_session, root_of
+from autotune.load.report import Target
 from autotune.load.telemetry import GpuWatch
 
 MetricsSource = Callable[[], Awaitable[dict[str, float]]]
@@ -46,16 +48,14 @@ def parse_prometheus(text: str) -> dict[str, float]:
     return found
 
 
-def metrics_of(url: str, api_key: str = "") -> MetricsSource:
-    """A source that reads `url`/metrics; it gives an empty dict where the server has none."""
-    base = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+def metrics_of(target: Target) -> MetricsSource:
+    """A source that reads the target's /metrics; it gives an empty dict where the server has none."""
 
     async def read() -> dict[str, float]:
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session,
-                session.get(f"{base}/metrics", headers=headers) as response,
+                control_session(target, TIMEOUT) as session,
+                session.get(root_of(target) + "/metrics") as response,
             ):
                 return parse_prometheus(await response.text()) if response.status == 200 else {}
         except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):

@@ -13,6 +13,8 @@ from pathlib import Path
 import aiohttp
 
 from autotune.errors import EnvironmentFault, SpecError
+from autotune.load.control import control_session, root_of, unreachable
+from autotune.load.report import Target
 
 TIMEOUT = 20.0
 INPUT, OUTPUT = "request_prompt_tokens", "request_generation_tokens"
@@ -110,24 +112,20 @@ def observed_load(before: Snapshot | None, after: Snapshot, seconds: float) -> O
     )
 
 
-async def _read(url: str, api_key: str) -> Snapshot:
-    route = url.rstrip("/").removesuffix("/v1") + "/metrics"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+async def _read(target: Target) -> Snapshot:
+    route = root_of(target) + "/metrics"
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session,
-            session.get(route, headers=headers) as response,
-        ):
+        async with control_session(target, TIMEOUT) as session, session.get(route) as response:
             if response.status != 200:
                 raise EnvironmentFault(f"{route} answers HTTP {response.status}", hint="is it a vLLM server?")
             return read_snapshot(await response.text())
     except aiohttp.InvalidURL:
-        raise SpecError(f"{url!r} is no URL", hint="write http://127.0.0.1:8000") from None
+        raise SpecError(f"{target.url!r} is no URL", hint="write http://127.0.0.1:8000") from None
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise EnvironmentFault(f"cannot reach {route}: {error or type(error).__name__}") from None
+        raise unreachable(route, error) from None
 
 
-async def observe(url: str, api_key: str = "", seconds: float = 0.0) -> ObservedLoad:
+async def observe(target: Target, seconds: float = 0.0) -> ObservedLoad:
     """Watch a server for so many seconds, or take everything since it started.
 
     Raises:
@@ -136,9 +134,9 @@ async def observe(url: str, api_key: str = "", seconds: float = 0.0) -> Observed
     """
     before = None
     if seconds > 0:
-        before = await _read(url, api_key)
+        before = await _read(target)
         await asyncio.sleep(seconds)
-    return observed_load(before, await _read(url, api_key), seconds)
+    return observed_load(before, await _read(target), seconds)
 
 
 def write_load(seen: ObservedLoad, file: Path) -> list[Path]:

@@ -130,7 +130,7 @@ class LevelRun:
     async def _run(self) -> LevelResult:
         slots = round(self.level.value) if self.closed else OPEN_CONNECTIONS
         opened, reason = await self.client.open(
-            self.target.url,
+            self.target,
             slots=slots,
             open_loop=not self.closed,
             timeout=self.spec.request_timeout / self.scale,

@@ -85,3 +85,7 @@ class Target:
     time_scale: float = 1.0
     vocabulary: int = 0
     """Size of the vocabulary for random token ids; 0: ask the server."""
+    ca_file: str = ""
+    """For https: PEM file with the authority; empty: the system's authorities."""
+    insecure: bool = False
+    """For https: believe any certificate."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -98,6 +99,7 @@ class MockServer:
         self.server: asyncio.Server | None = None
         self.port = 0
         self.tasks: set[asyncio.Task] = set()
+        self.tls: ssl.SSLContext | None = None
 
     def count_prompt(self, request: dict) -> int:
         if "messages" in request:
@@ -107,10 +109,11 @@ class MockServer:
 
     @property
     def target(self) -> Target:
-        return Target(f"http://127.0.0.1:{self.port}", "mock", api_key="secret", vocabulary=VOCABULARY)
+        scheme = "https" if self.tls else "http"
+        return Target(f"{scheme}://127.0.0.1:{self.port}", "mock", api_key="secret", vocabulary=VOCABULARY)
 
     async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024)
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024, ssl=self.tls)
         self.port = self.server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -193,8 +196,11 @@ async def start_server() -> AsyncIterator[Callable[..., Awaitable[MockServer]]]:
     """Start scripted servers; they are stopped after the test."""
     servers: list[MockServer] = []
 
-    async def start(script: Script = plain_script, **options: float) -> MockServer:
+    async def start(
+        script: Script = plain_script, *, tls: ssl.SSLContext | None = None, **options: float
+    ) -> MockServer:
         server = MockServer(script, **options)
+        server.tls = tls
         await server.start()
         servers.append(server)
         return server

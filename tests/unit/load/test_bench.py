@@ -111,10 +111,10 @@ async def test_the_command_prints_a_table_json_and_a_page(start_server, tmp_path
 
 async def test_the_first_listed_model_is_asked_for(start_server):
     server = await start_server()
-    assert await first_model(server.target.url) == "mock"
+    assert await first_model(server.target) == "mock"
     await server.stop()
     with pytest.raises(AutotuneError, match="cannot reach"):
-        await first_model(server.target.url)
+        await first_model(server.target)
 
 
 @pytest.mark.parametrize("text", ["ttft", "ttft:95:500ms", "ttft:p95:fast", "speed:p95:1s", "ttft:p100:1s"])

@@ -64,10 +64,10 @@ def test_what_is_written_can_be_drawn_from(tmp_path):
 async def test_a_server_without_metrics(start_server):
     server = await start_server()
     with pytest.raises(SpecError, match="no length histograms"):
-        await observe(server.target.url)
+        await observe(server.target)
     await server.stop()
     with pytest.raises(EnvironmentFault, match="cannot reach"):
-        await observe(server.target.url)
+        await observe(server.target)
 
 
 def test_bad_options(tmp_path):
