@@ -68,12 +68,16 @@ class Broken:
         reason: one sentence.
         retry: run the same configuration again.
         stop: the study cannot go on.
+        attempts: how often a configuration is run that ends so every time.
+        machine: known to be the machine's fault; a second one in a row stops the study.
     """
 
     cause: str
     reason: str
     retry: bool = True
     stop: bool = False
+    attempts: int = 3
+    machine: bool = False
     kind: Literal["broken"] = "broken"
 
     learn = False

@@ -14,16 +14,12 @@ from autotune.errors import EnvironmentFault
 from autotune.events import ConfirmationStarted, Observer, StudyFinished, StudyStarted, TrialFinished, TrialStarted
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.result import StudyResult
+from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
 from autotune.trial import Bench, run_trial
 
 if TYPE_CHECKING:
     from autotune.assembly import StudyParts
-
-MAX_ATTEMPTS = 3
-"""A broken trial is repeated twice; then its configuration is given up."""
-SICK_AFTER = 3
-"""So many broken trials in a row mean that the machine is sick, not the configurations."""
 
 
 class StudyRun:
@@ -44,7 +40,7 @@ class StudyRun:
         self._records: list[TrialRecord] = []
         self._running: dict[int, Proposal] = {}
         self._number = 0
-        self._broken_in_a_row = 0
+        self._health = MachineHealth(parts.baseline)
         self._asking = asyncio.Lock()
         self._finished_one = asyncio.Event()
         self._stop_reason = ""
@@ -149,7 +145,7 @@ class StudyRun:
                 self._stop_reason = reason
                 return None
             running = tuple(self._running.values())
-            proposal = self._parts.rules.sentinel(records)
+            proposal = self._health.question() or self._parts.rules.sentinel(records)
             if proposal is None or any(other.origin == "sentinel" for other in running):
                 proposal = await asyncio.to_thread(self._parts.proposer.propose, records, running=running)
             if proposal is None and not self._stop_reason:
@@ -189,8 +185,7 @@ class StudyRun:
             self._finished_one.set()
         self._parts.view.sync(self._records)
         self._parts.proposer.told(record)
-        again = isinstance(record.outcome, Broken) and record.outcome.retry and attempt < MAX_ATTEMPTS
-        self._observer.notify(TrialFinished(record, retried=again))
+        self._observer.notify(TrialFinished(record, retried=has_another_attempt(record, self._records)))
         self._check_health(record)
         return record
 
@@ -201,21 +196,15 @@ class StudyRun:
             EnvironmentFault: the baseline cannot serve, or the machine is sick.
         """
         outcome = record.outcome
-        if not isinstance(outcome, Broken):
-            self._broken_in_a_row = 0
-            if record.proposal.origin == "baseline" and isinstance(outcome, Infeasible):
-                raise EnvironmentFault(
-                    f"the baseline cannot serve: {outcome.reason}",
-                    hint="a study compares with a baseline that works; correct `baseline.args` or `engine.args`",
-                )
-            return
-        self._broken_in_a_row += 1
-        hint = f"log: {record.folder}/engine.log; everything finished is kept: repair this and run the study again"
-        if outcome.stop:
-            raise EnvironmentFault(f"trial {record.number}: {outcome.cause}: {outcome.reason}", hint=hint)
-        if self._broken_in_a_row >= SICK_AFTER:
-            what = f"{SICK_AFTER} trials in a row broke, the last one with {outcome.cause}: {outcome.reason}"
-            raise EnvironmentFault(what, hint=hint)
+        if record.proposal.origin == "baseline" and isinstance(outcome, Infeasible):
+            raise EnvironmentFault(
+                f"the baseline cannot serve: {outcome.reason}",
+                hint="a study compares with a baseline that works; correct `baseline.args` or `engine.args`",
+            )
+        sentence = self._health.told(record)
+        if sentence is not None:
+            hint = f"log: {record.folder}/engine.log; everything finished is kept: repair this and run the study again"
+            raise EnvironmentFault(sentence, hint=hint)
 
     def _expected_s(self) -> float | None:
         times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
@@ -230,11 +219,19 @@ class StudyRun:
         if rules.next_confirmation(self._records) is not None:
             self._observer.notify(ConfirmationStarted(self._stop_reason, len(runs)))
         while (run := rules.next_confirmation(self._records)) is not None:
+            await self._ask_after_the_machine(bench)
             self._begin(run.proposal)
             await self._run(bench, run.proposal, fresh=True, arrival_seed=run.arrival_seed)
         while (proposal := rules.next_undo(self._records)) is not None:
+            await self._ask_after_the_machine(bench)
             self._begin(proposal)
             await self._run(bench, proposal, fresh=True)
+
+    async def _ask_after_the_machine(self, bench: Bench) -> None:
+        """Measure the baseline where faults in a row could be the machine's, before the proof goes on."""
+        while (question := self._health.question()) is not None:
+            self._begin(question)
+            await self._run(bench, question, fresh=True)
 
     def _result(self) -> StudyResult:
         rules, records = self._parts.rules, tuple(self._records)

@@ -294,4 +294,6 @@ def outcome_of(failure: Failure) -> Outcome:
         reason,
         retry=failure.action in (Action.RETRY_ONCE, Action.STOP_IF_REPEATS),
         stop=failure.action is Action.STOP,
+        attempts=2,
+        machine=failure.action is Action.STOP_IF_REPEATS,
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.load.area import area_of
 from autotune.load.report import Estimate
 from autotune.outcome import Broken, Measured, Proposal, TrialRecord
 from autotune.quality.report import QualityVerdict
 from autotune.search.front import front_of, knee_of
+from autotune.search.health import settled
 from autotune.search.objectives import Objective, Objectives, searched
 from autotune.search.paired import Gain, Ratio, compare
 from autotune.space.config import EngineConfig
@@ -86,9 +87,8 @@ def plan(chosen: Sequence[TrialRecord], baseline: EngineConfig, rounds: int, *, 
 def next_run(runs: Sequence[ConfirmRun], history: Sequence[TrialRecord]) -> ConfirmRun | None:
     """The first run of the plan that has no outcome yet, for a study that was interrupted. Faults are run again."""
     done: dict[str, int] = {}
-    for record in history:
-        if record.proposal.origin == "confirm" and not (isinstance(record.outcome, Broken) and record.outcome.retry):
-            done[record.config.hash] = done.get(record.config.hash, 0) + 1
+    for record in settled(history, "confirm"):
+        done[record.config.hash] = done.get(record.config.hash, 0) + 1
     for run in runs:
         if done.get(run.proposal.config.hash, 0) <= run.round:
             return run
@@ -99,9 +99,7 @@ def rounds_of(history: Sequence[TrialRecord], origin: str = "confirm") -> list[d
     """Records of a confirmation by round and configuration hash: the n-th outcome of an arm belongs to round n."""
     rounds: list[dict[str, TrialRecord]] = []
     seen: dict[str, int] = {}
-    for record in history:
-        if record.proposal.origin != origin or isinstance(record.outcome, Broken):
-            continue
+    for record in settled(history, origin):
         number = seen.get(record.config.hash, 0)
         seen[record.config.hash] = number + 1
         while len(rounds) <= number:
@@ -183,13 +181,16 @@ def analyse(
     configs = {record.config.hash: record.config for one in rounds for record in one.values()}
     arms = {key: _Arm(config, tuple(one.get(key) for one in rounds)) for key, config in configs.items()}
     control = arms.pop(baseline.hash, _Arm(baseline, ()))
+    # A fault of ours is no limit that the baseline breaks: such a round compares nothing.
+    served = tuple(one if one is not None and not isinstance(one.outcome, Broken) else None for one in control.records)
+    control = replace(control, records=served)
     control_problems = _problems(control, objectives)
     ratios = _ratios(arms, control, objectives, error, extra_spread)
-    results = tuple(
-        _judge(arm, ratios[key], control_problems, objectives, margin, baseline) for key, arm in arms.items()
-    )
-    winner = _winner(results, margin)
-    sentence = _claim(winner, results, control_problems)
+    missing = not any(control.records)  # nothing to compare with is no reason to change what runs
+    against = () if missing else control_problems
+    results = tuple(_judge(arm, ratios[key], against, objectives, margin, baseline) for key, arm in arms.items())
+    winner = None if missing else _winner(results, margin)
+    sentence = "what you run today could not be measured again" if missing else _claim(winner, results, against)
     return Confirmation(results, winner, sentence, not control_problems, len(rounds), margin)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.outcome import Broken, Proposal, TrialRecord
+from autotune.outcome import Proposal, TrialRecord
 from autotune.search.confirm import ERROR, analyse
+from autotune.search.health import settled
 from autotune.search.objectives import Objectives
 from autotune.search.paired import Ratio
 from autotune.space.config import Change, EngineConfig
@@ -194,16 +195,15 @@ class Minimiser:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Finished undo tests by configuration hash, in their order; faults that are run again do not count."""
+    """Finished undo tests by configuration hash, in their order; see `settled`."""
 
     done: Mapping[str, Sequence[TrialRecord]]
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord]) -> _Runs:
         done: dict[str, list[TrialRecord]] = {}
-        for record in history:
-            if record.proposal.origin == ORIGIN and not isinstance(record.outcome, Broken):
-                done.setdefault(record.config.hash, []).append(record)
+        for record in settled(history, ORIGIN):
+            done.setdefault(record.config.hash, []).append(record)
         return cls(done)
 
 

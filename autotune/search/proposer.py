@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autotune.errors import SpecError
 from autotune.outcome import Broken, Proposal, TrialRecord
+from autotune.search.health import has_another_attempt
 from autotune.search.objectives import REPEATS, Objectives, searched
 from autotune.search.restart import CostModel
 from autotune.search.screen import Key, Refuse, Screen, Tried
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from autotune.space.experts import Expert
     from autotune.space.space import SearchSpace
 
-ATTEMPTS = 3
-"""A configuration that met a fault of ours is run again until it has had so many attempts."""
 TRIES = 400
 """Points looked at before a random search says that the space is exhausted."""
 
@@ -152,20 +151,11 @@ def hash_seed(seed: int, number: int) -> int:
 
 def _to_retry(history: Sequence[TrialRecord], running: Sequence[Proposal]) -> Proposal | None:
     """The latest configuration whose last outcome was a fault of ours, while it has attempts left."""
-    last: dict[str, TrialRecord] = {}
-    faults: dict[str, int] = {}
-    for record in history:
-        if record.proposal.origin in REPEATS:
-            continue
-        last[record.config.hash] = record
-        if isinstance(record.outcome, Broken):
-            faults[record.config.hash] = faults.get(record.config.hash, 0) + 1
+    last = {record.config.hash: record for record in history if record.proposal.origin not in REPEATS}
     busy = {one.config.hash for one in running}
     for key, record in reversed(last.items()):
         outcome = record.outcome
-        if not isinstance(outcome, Broken) or not outcome.retry or outcome.stop or key in busy:
-            continue
-        if max(faults[key], record.attempt) < ATTEMPTS:
+        if isinstance(outcome, Broken) and key not in busy and has_another_attempt(record, history):
             note = f"again after {outcome.cause}"
             return Proposal(record.config, record.proposal.point, _origin_of_retry(record), note)
     return None

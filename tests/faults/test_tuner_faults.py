@@ -214,8 +214,8 @@ def test_engine_dies_in_the_measured_window(desk: Desk) -> None:
         assert isinstance(record.outcome, Broken)
         assert record.outcome.cause == FailureClass.ENGINE_DEAD_GENERIC
         assert dict(record.stage_seconds).get("load", 0) > 0
-    assert len(found) == 3, "it is repeated twice"
-    assert done.returncode == 3, done.stderr
+    assert len(found) == 2, "it is repeated once, then it is given up"
+    assert done.returncode == 0, "one configuration that always breaks says nothing about the machine"
 
 
 def test_garbage_in_the_streams(desk: Desk) -> None:
