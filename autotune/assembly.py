@@ -6,8 +6,6 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.probe import probe
 from autotune.engine.process import STOP_GRACE
-from autotune.engine.protocol import Engine, Lease
+from autotune.engine.protocol import Engine
 from autotune.engine.registry import create_engine
 from autotune.engine.standby import Standby
 from autotune.errors import EnvironmentFault, SpecError
@@ -26,9 +24,8 @@ from autotune.host.facts import read_installation
 from autotune.host.findings import Finding, Level, as_entries
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import GpuHost, read_gpus
-from autotune.host.leases import leased
 from autotune.host.state import state_dir
-from autotune.load.measure import LoadClient
+from autotune.local import LocalExecutor
 from autotune.outcome import Measured
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.model import ModelFacts, read_model
@@ -59,6 +56,25 @@ COMPILES = frozenset(
 
 
 @dataclass(frozen=True)
+class PlaceEngines:
+    """What starts engines at one place.
+
+    Attributes:
+        live: as the search uses it.
+        plain: without our scheduler class: what is confirmed is what will be deployed.
+        standby: of both.
+    """
+
+    live: Engine
+    plain: Engine
+    standby: Standby
+
+    async def close(self) -> None:
+        """End the waiting interpreter."""
+        await self.standby.close()
+
+
+@dataclass(frozen=True)
 class StudyParts:
     """Everything that one study is made of."""
 
@@ -70,10 +86,6 @@ class StudyParts:
     objectives: Objectives
     baseline: EngineConfig
     rules: Rules
-    engine: Engine
-    plain_engine: Engine
-    """Starts engines without our scheduler class: what is confirmed is what will be deployed."""
-    standby: Standby
     preflight: StudyPreflight
     gate: QualityGate | None
     placement: Placement
@@ -89,25 +101,30 @@ class StudyParts:
 
     async def run(self, observer: Observer) -> StudyResult:
         """Run the study; see `StudyRun.run`."""
-        return await StudyRun(self, self.store, observer).run()
+        executor = LocalExecutor(self, observer)
+        try:
+            return await StudyRun(self, self.store, observer, executor).run()
+        finally:
+            await executor.close()
 
     def close(self) -> None:
         """Close the database."""
         self.store.close()
 
-    @asynccontextmanager
-    async def lease(self, slot: int) -> AsyncIterator[Lease]:
-        """GPUs and a port for one bench; given back at the end."""
-        async with leased(self.lease_gpus, self.spec.name, devices=self.spec.hardware.devices) as mine:
-            yield Lease(mine.gpus, mine.port)
-
-    def load_client(self) -> LoadClient:
-        """Client processes for one bench, not started yet."""
-        return LoadClient(self.spec.load.client_processes)
+    def new_engine(self) -> PlaceEngines:
+        """What starts engines at one place; places do not share a waiting interpreter."""
+        return place_engines(self.spec, self.study.path.parent)
 
     def command(self, config: EngineConfig) -> str:
         """The shell command that starts `config`."""
         return shell_command(cpu_setup.model_path(self.spec.model), config)
+
+
+def place_engines(spec: StudySpec, base: Path) -> PlaceEngines:
+    """Engines of one place; `base` is the folder that relative names of the study start from."""
+    standby = Standby(STOP_GRACE)
+    live = create_engine(spec, live=SharedFileFactory(), standby=standby, base=base)
+    return PlaceEngines(live, create_engine(spec, standby=standby, base=base), standby)
 
 
 def shell_command(model: str, config: EngineConfig) -> str:
@@ -197,8 +214,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     notes = tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
     _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)
-    standby = Standby(STOP_GRACE)
-    engine = create_engine(spec, live=SharedFileFactory(), standby=standby, base=study.path.parent)
+    engine = create_engine(spec, live=SharedFileFactory(), base=study.path.parent)
     rules = Rules(spec, made.objectives, made.baseline, made.preflight)
     found = experts(made.space, made.context) if spec.search.experts else ()
     if like is not None:
@@ -213,9 +229,6 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
         objectives=made.objectives,
         baseline=made.baseline,
         rules=rules,
-        engine=engine,
-        plain_engine=create_engine(spec, standby=standby, base=study.path.parent),
-        standby=standby,
         preflight=made.preflight,
         gate=gate_for(spec, _Documents(store, "quality"), made.baseline, beside=study.path.parent),
         placement=_StoredPlacement(store),

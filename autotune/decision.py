@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.outcome import Measured, Proposal, TrialRecord
@@ -13,8 +13,9 @@ from autotune.search.confirm import ArmResult, Confirmation, ConfirmRun, analyse
 from autotune.search.drift import drift_of, next_sentinel
 from autotune.search.front import front_of
 from autotune.search.minimise import Minimiser
-from autotune.search.objectives import Objectives
-from autotune.search.stop import StopRule
+from autotune.search.neighbours import judge, levels
+from autotune.search.objectives import REPEATS, Objectives
+from autotune.search.stop import StopRule, counted
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import without_spelt_out
 from autotune.spec.study import StudySpec
@@ -37,6 +38,11 @@ class Rules:
             return stop.sentence
         drift = drift_of(records, self.objectives)
         return drift.sentence if drift.verdict == "stop" else None
+
+    def spoken_for(self, records: Sequence[TrialRecord], running: Sequence[Proposal]) -> bool:
+        """What runs now may use up the last trials of the budget: nothing more is proposed until that is known."""
+        left = self.spec.search.trials - len(counted(records))
+        return len([one for one in running if one.origin not in REPEATS]) >= left
 
     def baseline_due(self, records: Sequence[TrialRecord]) -> Proposal | None:
         """The baseline, until it is measured: there is nothing to compare with before, whatever an earlier run met."""
@@ -149,7 +155,17 @@ class Rules:
             lines.append(f"  quality: {recommendation.quality}")
         else:
             lines.append(f"Keep what you run today. {_sentence(recommendation.sentence)}.")
+        lines.extend(self._neighbours(records))
         return tuple(lines)
+
+
+    def _neighbours(self, records: Sequence[TrialRecord]) -> Iterator[str]:
+        """What the checks said of trials that ran at the same time."""
+        for places in levels(self.spec.hardware.parallel_trials):
+            found = judge(records, self.objectives, places, self.spec.hardware.neighbour_limit)
+            if found.verdict == "open":
+                return
+            yield f"Trials at the same time: {found.sentence}."
 
 
 def _sentence(text: str) -> str:

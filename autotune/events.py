@@ -22,6 +22,15 @@ class StudyStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class NeighboursChecked:
+    """The baseline was measured alone and beside others. `verdict` is `undisturbed` or `disturbed` (then fewer run)."""
+
+    places: int
+    verdict: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrialStarted:
     """A trial begins. `expected_s` is the median of finished trials, or None."""
 
@@ -64,7 +73,15 @@ class StudyFinished:
     notes: tuple[str, ...] = field(default=())
 
 
-Event: TypeAlias = StudyStarted | TrialStarted | StageStarted | TrialFinished | ConfirmationStarted | StudyFinished
+Event: TypeAlias = (
+    StudyStarted
+    | NeighboursChecked
+    | TrialStarted
+    | StageStarted
+    | TrialFinished
+    | ConfirmationStarted
+    | StudyFinished
+)
 
 
 class Observer(Protocol):

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import insort
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.engine.keeper import EngineKeeper
 from autotune.errors import EnvironmentFault
-from autotune.events import ConfirmationStarted, Observer, StudyFinished, StudyStarted, TrialFinished, TrialStarted
+from autotune.events import (
+    ConfirmationStarted,
+    NeighboursChecked,
+    Observer,
+    StudyFinished,
+    StudyStarted,
+    TrialFinished,
+    TrialStarted,
+)
+from autotune.executor import Executor, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.result import StudyResult
+from autotune.search import neighbours
 from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
-from autotune.trial import Bench, run_trial
 
 if TYPE_CHECKING:
     from autotune.assembly import StudyParts
@@ -31,12 +39,14 @@ class StudyRun:
         parts: everything the study is made of.
         store: where records go.
         observer: is told what happens.
+        executor: where trials run; the caller closes it.
     """
 
-    def __init__(self, parts: StudyParts, store: Store, observer: Observer) -> None:
+    def __init__(self, parts: StudyParts, store: Store, observer: Observer, executor: Executor) -> None:
         self._parts = parts
         self._store = store
         self._observer = observer
+        self._executor = executor
         self._records: list[TrialRecord] = []
         self._running: dict[int, Proposal] = {}
         self._number = 0
@@ -66,13 +76,12 @@ class StudyRun:
                 notes=parts.notes,
             )
         )
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(parts.standby.close)
-            benches = [await self._bench(stack, slot) for slot in range(parts.spec.hardware.parallel_trials)]
-            await self._search(benches)
-            for bench in benches:
-                await bench.keeper.release()
-            await self._confirm(replace(benches[0], keeper=self._plain_keeper(stack, benches[0])))
+        await self._executor.open(parts.spec.hardware.parallel_trials)
+        while (baseline := parts.rules.baseline_due(self._records)) is not None:
+            await self._run(0, self._begin(baseline))  # alone: it sets the scale of all outcomes
+        await self._search(await self._settled_places())
+        await self._executor.rest()
+        await self._confirm()
         result = self._result()
         self._store.put("recommendation", "final", result.to_json())
         self._observer.notify(StudyFinished(self._stop_reason, result.summary))
@@ -89,37 +98,51 @@ class StudyRun:
         self._parts.view.sync(self._records)
         self._earlier_s = sum(record.seconds for record in self._records) / self._parts.spec.hardware.parallel_trials
 
-    async def _bench(self, stack: AsyncExitStack, slot: int) -> Bench:
-        parts = self._parts
-        lease = await stack.enter_async_context(parts.lease(slot))
-        client = await stack.enter_async_context(parts.load_client())
-        keeper = EngineKeeper(parts.engine, lease, live=parts.spec.engine.live)
-        stack.push_async_callback(keeper.release)
-        return Bench(
-            spec=parts.spec,
-            keeper=keeper,
-            client=client,
-            preflight=parts.preflight,
-            gate=parts.gate,
-            placement=parts.placement,
-            folder=parts.folder,
-            observer=self._observer,
-            environment=parts.environment,
-            vocabulary=parts.vocabulary,
-            gpus=parts.trial_gpus,
-        )
+    # -- neighbours --------------------------------------------------------------------------------------------------
 
-    def _plain_keeper(self, stack: AsyncExitStack, bench: Bench) -> EngineKeeper:
-        """Starts engines exactly as a deployment would, without our scheduler class."""
-        keeper = EngineKeeper(self._parts.plain_engine, bench.keeper.lease, live=False)
-        stack.push_async_callback(keeper.release)
-        return keeper
+    async def _settled_places(self) -> int:
+        """How many trials run at a time: as many as wanted, or fewer where they disturb each other."""
+        hardware = self._parts.spec.hardware
+        wanted = hardware.parallel_trials
+        if wanted == 1 or not hardware.neighbour_check or self._parts.rules.stop_reason(self._records, 0.0):
+            return wanted
+        for places in neighbours.levels(wanted):
+            await self._executor.open(places)
+            found = await self._check_neighbours(places)
+            sentence = found.sentence if found.verdict == "undisturbed" else f"{found.sentence}; fewer at a time"
+            self._observer.notify(NeighboursChecked(places, found.verdict, sentence))
+            if found.verdict == "undisturbed":
+                return places
+        await self._executor.open(1)
+        return 1
+
+    async def _check_neighbours(self, places: int) -> neighbours.Disturbance:
+        limit, baseline = self._parts.spec.hardware.neighbour_limit, Proposal(self._parts.baseline)
+        engines_up = False
+        while True:
+            found = neighbours.judge(self._records, self._parts.objectives, places, limit)
+            if found.verdict != "open":
+                return found
+            step = neighbours.next_round(self._records, places)
+            if not engines_up:  # not judged: while engines start, loads do not run at the same time
+                warm = replace(step.beside(baseline), ticket=-1, note=f"{places} at a time: engines start")
+                await self._together(places, warm)
+                engines_up = True
+            await self._run(step.watched, self._begin(step.alone(baseline)))
+            await self._together(places, step.beside(baseline))
+
+    async def _together(self, places: int, proposal: Proposal) -> None:
+        """Run a proposal at all places at the same time."""
+        tasks = [self._begin(proposal) for _ in range(places)]
+        async with asyncio.TaskGroup() as group:
+            for place, task in enumerate(tasks):
+                group.create_task(self._run(place, task))
 
     # -- search ------------------------------------------------------------------------------------------------------
 
-    async def _search(self, benches: Sequence[Bench]) -> None:
-        """Let every bench take proposals until the stop rule fires."""
-        tasks = [asyncio.create_task(self._work(bench)) for bench in benches]
+    async def _search(self, places: int) -> None:
+        """Let every place take proposals until the stop rule fires."""
+        tasks = [asyncio.create_task(self._work(place)) for place in range(places)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -127,61 +150,61 @@ class StudyRun:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, bench: Bench) -> None:
-        while (proposal := await self._next()) is not None:
-            await self._run(bench, proposal)
+    async def _work(self, place: int) -> None:
+        while (task := await self._next(place)) is not None:
+            await self._run(place, task)
 
-    async def _next(self) -> Proposal | None:
+    async def _next(self, place: int) -> TrialTask | None:
         """What to run next, or None when the search is over."""
         async with self._asking:
-            await self._baseline_known()
-            if self._stop_reason:
-                return None
-            records = tuple(self._records)
-            if (baseline := self._parts.rules.baseline_due(records)) is not None:
-                self._begin(baseline)
-                return baseline
-            if (reason := self._parts.rules.stop_reason(records, self._elapsed_s())) is not None:
-                self._stop_reason = reason
-                return None
-            running = tuple(self._running.values())
-            proposal = self._health.question() or self._parts.rules.sentinel(records)
-            if proposal is None or any(other.origin == "sentinel" for other in running):
-                proposal = await asyncio.to_thread(self._parts.proposer.propose, records, running=running)
-            if proposal is None and not self._stop_reason:
-                self._stop_reason = "every configuration of the space has been tried"
-            if proposal is not None:
-                self._begin(proposal)
+            while not self._stop_reason:
+                records, running = tuple(self._records), tuple(self._running.values())
+                if (reason := self._parts.rules.stop_reason(records, self._elapsed_s())) is not None:
+                    self._stop_reason = reason
+                    break
+                proposal = None
+                if not self._parts.rules.spoken_for(records, running):
+                    proposal = await self._propose(records, running, place)
+                if proposal is not None:
+                    return self._begin(proposal)
+                if not self._running:
+                    self._stop_reason = "every configuration of the space has been tried"
+                    break
+                # What runs may break and be due again, or teach the search something that it can go on with.
+                self._finished_one.clear()
+                await self._finished_one.wait()
+        return None
+
+    async def _propose(
+        self, records: Sequence[TrialRecord], running: Sequence[Proposal], place: int
+    ) -> Proposal | None:
+        proposal = self._health.question() or self._parts.rules.sentinel(records)
+        if proposal is not None and not any(other.origin == "sentinel" for other in running):
             return proposal
+        return await asyncio.to_thread(self._parts.proposer.propose, records, running=running, place=place)
 
-    async def _baseline_known(self) -> None:
-        """With several benches, nobody else starts before the baseline has ended: it sets the scale of all outcomes."""
-        while any(proposal.origin == "baseline" for proposal in self._running.values()):
-            self._finished_one.clear()
-            await self._finished_one.wait()
-
-    def _begin(self, proposal: Proposal) -> None:
-        self._running[self._number] = proposal
-        self._store.begin(self._number, self._attempt(proposal), proposal)
+    def _begin(self, proposal: Proposal, *, proof: bool = False, arrival_seed: int | None = None) -> TrialTask:
+        """Note that a trial is about to run. `proof`: alone, afresh, and started as a deployment would."""
+        number, attempt = self._number, self._attempt(proposal)
+        self._running[number] = proposal
         self._number += 1
+        self._store.begin(number, attempt, proposal)
+        return TrialTask(number, proposal, attempt, fresh=proof, plain=proof, arrival_seed=arrival_seed)
 
     def _attempt(self, proposal: Proposal) -> int:
         broken = [r for r in self._records if r.proposal == proposal or r.config == proposal.config]
         return 1 + sum(isinstance(record.outcome, Broken) for record in broken)
 
-    async def _run(
-        self, bench: Bench, proposal: Proposal, *, fresh: bool = False, arrival_seed: int | None = None
-    ) -> TrialRecord:
+    async def _run(self, place: int, task: TrialTask) -> TrialRecord:
         """Run one trial and keep its record, in our own tables first."""
-        number = next(number for number, running in self._running.items() if running is proposal)
-        attempt = self._attempt(proposal)
-        self._observer.notify(TrialStarted(number, proposal, self._expected_s()))
+        self._observer.notify(TrialStarted(task.number, task.proposal, self._expected_s()))
         try:
-            record = await run_trial(bench, proposal, number, attempt=attempt, fresh=fresh, arrival_seed=arrival_seed)
+            record = await self._executor.run(place, task)
             self._store.add(record)
-            self._records.append(record)
+            # By number, as a resumed run reads them: what is proposed must not depend on whether we were killed.
+            insort(self._records, record, key=lambda one: one.number)
         finally:
-            del self._running[number]
+            del self._running[task.number]
             self._finished_one.set()
         self._parts.view.sync(self._records)
         self._parts.proposer.told(record)
@@ -212,26 +235,23 @@ class StudyRun:
 
     # -- proof -------------------------------------------------------------------------------------------------------
 
-    async def _confirm(self, bench: Bench) -> None:
-        """Measure the finalists and the baseline again, interleaved, on fresh and plain starts."""
+    async def _confirm(self) -> None:
+        """Measure the finalists and the baseline again, interleaved, on fresh and plain starts, one at a time."""
         rules = self._parts.rules
         runs = rules.confirmation_runs(self._records)
         if rules.next_confirmation(self._records) is not None:
             self._observer.notify(ConfirmationStarted(self._stop_reason, len(runs)))
         while (run := rules.next_confirmation(self._records)) is not None:
-            await self._ask_after_the_machine(bench)
-            self._begin(run.proposal)
-            await self._run(bench, run.proposal, fresh=True, arrival_seed=run.arrival_seed)
+            await self._ask_after_the_machine()
+            await self._run(0, self._begin(run.proposal, proof=True, arrival_seed=run.arrival_seed))
         while (proposal := rules.next_undo(self._records)) is not None:
-            await self._ask_after_the_machine(bench)
-            self._begin(proposal)
-            await self._run(bench, proposal, fresh=True)
+            await self._ask_after_the_machine()
+            await self._run(0, self._begin(proposal, proof=True))
 
-    async def _ask_after_the_machine(self, bench: Bench) -> None:
+    async def _ask_after_the_machine(self) -> None:
         """Measure the baseline where faults in a row could be the machine's, before the proof goes on."""
         while (question := self._health.question()) is not None:
-            self._begin(question)
-            await self._run(bench, question, fresh=True)
+            await self._run(0, self._begin(question, proof=True))
 
     def _result(self) -> StudyResult:
         rules, records = self._parts.rules, tuple(self._records)

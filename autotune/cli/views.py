@@ -16,6 +16,7 @@ from rich.text import Text
 from autotune.events import (
     ConfirmationStarted,
     Event,
+    NeighboursChecked,
     Observer,
     StageStarted,
     StudyFinished,
@@ -69,6 +70,8 @@ class PlainView:
                 head = f"study {event.name}: {len(event.finished)} trials in {event.folder}"
                 head += " (simulated engine)" if event.simulated else ""
                 return [head, *event.notes]
+            case NeighboursChecked(sentence=sentence):
+                return [f"neighbours: {sentence}"]
             case TrialStarted():
                 expected = f", expected {duration_text(event.expected_s)}" if event.expected_s else ""
                 changes = changes_text(event.proposal.config, self._baseline)
@@ -105,6 +108,9 @@ class JsonView:
                 return {"event": "study_started", "study": event.name, "folder": str(event.folder),
                         "finished": len(event.finished), "budget": event.budget,
                         "simulated": event.simulated}  # fmt: skip
+            case NeighboursChecked():
+                return {"event": "neighbours_checked", "places": event.places, "verdict": event.verdict,
+                        "sentence": event.sentence}  # fmt: skip
             case TrialStarted():
                 proposal = event.proposal
                 return {"event": "trial_started", "trial": event.number, "origin": proposal.origin,
@@ -154,6 +160,8 @@ class LiveView:
                 self._records = list(event.finished)
                 for note in event.notes:
                     self._console.print(Text(note, style="dim"))
+            case NeighboursChecked(sentence=sentence):
+                self._console.print(Text(f"neighbours: {sentence}", style="cyan"))
             case TrialStarted():
                 self._running[event.number] = (event, time.monotonic(), "start")
             case StageStarted():

@@ -215,12 +215,12 @@ def _gains(arm: _Arm, control: _Arm, index: int, objectives: Objectives, extra: 
             continue
         difference = objectives.model_losses(other)[index] - objectives.model_losses(own)[index]
         item = objectives.items[index]
-        within = math.hypot(_block_error(mine, item), _block_error(theirs, item), extra)
+        within = math.hypot(block_error(mine, item), block_error(theirs, item), extra)
         gains.append(Gain(difference, within))
     return gains
 
 
-def _block_error(record: TrialRecord, item: Objective) -> float:
+def block_error(record: TrialRecord, item: Objective) -> float:
     """Relative standard error of one figure from its time blocks: a quarter of its 95 % interval."""
     if not isinstance(record.outcome, Measured):
         return 0.0

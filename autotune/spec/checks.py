@@ -129,6 +129,16 @@ def hardware_problems(hardware: HardwareSpec) -> Iterator[Problem]:
             f"is {hardware.parallel_trials}, but there are {gpus} GPUs",
             "trials that run at the same time need a GPU each",
         )
+    elif gpus is not None and gpus % hardware.parallel_trials:
+        yield Problem(
+            ("parallel_trials",),
+            f"is {hardware.parallel_trials}, and {gpus} GPUs cannot be divided evenly by it",
+            f"such as {_divisor_below(gpus, hardware.parallel_trials)}; GPUs that no trial uses are better left out",
+        )
+
+
+def _divisor_below(number: int, limit: int) -> int:
+    return next(one for one in range(limit, 0, -1) if number % one == 0)
 
 
 def length_problems(length: LengthSpec) -> Iterator[Problem]:

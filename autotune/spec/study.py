@@ -9,14 +9,16 @@ from pydantic import Field, model_validator
 
 from autotune.spec import checks
 from autotune.spec.checks import Problem
+from autotune.spec.hardware import ClusterSpec, HardwareSpec
 from autotune.spec.part import ArgValue, Part, Scalar
 from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
-from autotune.spec.units import Bytes, Seconds, Share
+from autotune.spec.units import Seconds, Share
 
 __all__ = [
     "ArgValue",
     "BaselineSpec",
+    "ClusterSpec",
     "CommandSpec",
     "ConfirmSpec",
     "EngineSpec",
@@ -113,24 +115,6 @@ class SimulatedSpec(Part):
     """Scale of the simulated start-up time: 0.1 starts in a tenth of what the card would take."""
     fault: str | None = None
     """A fault to play, for tests."""
-
-
-class HardwareSpec(Part):
-    """What a trial may use."""
-
-    gpus: Annotated[int, Field(ge=0)] | None = None
-    """Number of GPUs. Default: all that NVML shows; 0 for the CPU engine."""
-    devices: list[int] | None = None
-    """NVML indices of the GPUs to use. Default: any free ones."""
-    card: str | None = None
-    """Name of the card, for a plan on a machine without it (`h100`, `h200`, ...)."""
-    gpu_memory: Bytes | None = None
-    """Memory per GPU, for a plan on a machine without it."""
-    parallel_trials: Annotated[int, Field(ge=1)] = 1
-    """Trials measured at the same time, on disjoint GPUs."""
-
-    def problems(self) -> Iterable[Problem]:
-        return checks.hardware_problems(self)
 
 
 class BaselineSpec(Part):

@@ -1,0 +1,168 @@
+"""The loop with several places: what runs at the same time, what runs alone, and what is kept, without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.assembly import assemble
+from autotune.events import Event, NeighboursChecked
+from autotune.executor import TrialTask
+from autotune.outcome import Broken, Infeasible, Measured, Outcome, TrialRecord
+from autotune.result import StudyResult
+from autotune.run import StudyRun
+from autotune.study import Study, open_study
+from autotune.testing.toy import measured
+from tests.desk import STUDY
+
+Slower = Callable[[TrialTask, int], float]
+"""Share of its speed that a trial keeps beside so many others."""
+
+
+class Pretended:
+    """An executor without engines. Speed follows from the configuration and from who else runs."""
+
+    def __init__(self, slower: Slower = lambda task, others: 1.0) -> None:
+        self.slower = slower
+        self.opened: list[int] = []
+        self.busy: dict[int, TrialTask] = {}
+        self.seen: list[tuple[str, int]] = []
+        self.breaks: dict[int, Outcome] = {}
+        self.rested = 0
+
+    async def open(self, places: int) -> None:
+        self.opened.append(places)
+
+    async def run(self, place: int, task: TrialTask) -> TrialRecord:
+        assert place not in self.busy, "one trial at a time at a place"
+        self.busy[place] = task
+        await asyncio.sleep(0.05)
+        others = len(self.busy) - 1
+        # All that are measured beside each other end together, other trials not in the order of their begin.
+        await asyncio.sleep(0.05 if task.proposal.origin == "beside" else 0.02 * (1 + task.number % 3))
+        del self.busy[place]
+        self.seen.append((task.proposal.origin, others + 1))
+        share = self.slower(task, others)
+        args = dict(task.proposal.config.args)
+        speed = 100.0 + float(str(args.get("max_num_seqs") or 16)) + (50 if args.get("quantization") else 0)
+        noise = 1 + 0.002 * (task.number * 7919 % 11 - 5) / 5
+        figures = {"output_throughput": speed * share * noise, "ttft_p90_ms": 100 / share / noise}
+        outcome = self.breaks.pop(task.number, None) or measured(figures, level=4.0)
+        return TrialRecord(task.number, task.proposal, outcome, 0.0, 1.0, 1, place=place, attempt=task.attempt)
+
+    async def rest(self) -> None:
+        assert not self.busy
+        self.rested += 1
+
+    async def close(self) -> None:
+        return None
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def notify(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def checks(self) -> list[tuple[int, str]]:
+        return [(one.places, one.verdict) for one in self.events if isinstance(one, NeighboursChecked)]
+
+
+def study_in(folder: Path, *settings: str, places: int = 4) -> Study:
+    path = folder / "tiny.yaml"
+    path.write_text(STUDY)
+    wanted = [f"hardware.gpus={places}", f"hardware.parallel_trials={places}", "search.trials=10", *settings]
+    return open_study(path, wanted)
+
+
+async def run_in(study: Study, executor: Pretended, told: Told | None = None) -> StudyResult:
+    parts = await assemble(study)
+    try:
+        return await StudyRun(parts, parts.store, told or Told(), executor).run()
+    finally:
+        parts.close()
+
+
+def origins(records: Sequence[TrialRecord]) -> list[str]:
+    return [record.proposal.origin for record in records]
+
+
+async def test_trials_run_beside_each_other_and_what_is_proven_runs_alone(tmp_path: Path) -> None:
+    executor, told = Pretended(), Told()
+    result = await run_in(study_in(tmp_path), executor, told)
+    assert told.checks == [(4, "undisturbed")]
+    assert executor.opened[0] == 4 and executor.rested == 1
+    alone = {"baseline", "alone", "confirm"}
+    assert {count for origin, count in executor.seen if origin in alone} == {1}
+    assert max(count for origin, count in executor.seen if origin == "sampler") == 4
+    assert {count for origin, count in executor.seen if origin == "beside"} == {4}
+    counted = [r for r in result.records if r.proposal.origin in ("baseline", "sampler", "expert")]
+    assert len(counted) == 10, "no trial more than the budget, whatever runs at the same time"
+    assert len({r.config.hash for r in counted}) == 10
+    assert [r.number for r in result.records] == list(range(len(result.records)))
+
+
+async def test_places_that_disturb_each_other_are_given_up(tmp_path: Path) -> None:
+    """Four at a time lose a tenth; two lose nothing."""
+    executor, told = Pretended(lambda task, others: 0.9 if others > 1 else 1.0), Told()
+    result = await run_in(study_in(tmp_path), executor, told)
+    assert told.checks == [(4, "disturbed"), (2, "undisturbed")]
+    assert executor.opened == [4, 4, 2]
+    assert max(count for origin, count in executor.seen if origin == "sampler") == 2
+    sentence = next(one.sentence for one in told.events if isinstance(one, NeighboursChecked))
+    assert "x0.9" in sentence and "fewer at a time" in sentence
+    assert any("4 at a time are disturbed" in line for line in result.summary)
+    again = Told()
+    await run_in(study_in(tmp_path), Pretended(), again)
+    assert len(again.events) == 2, "the finished study is not measured again: it begins and ends"
+
+
+async def test_a_check_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    study = study_in(tmp_path, places=2)
+
+    class Killed(Pretended):
+        async def run(self, place: int, task: TrialTask) -> TrialRecord:
+            if len(self.seen) == 7:  # the baseline, two starts, a whole round of three, one alone
+                raise asyncio.CancelledError
+            return await super().run(place, task)
+
+    with pytest.raises(asyncio.CancelledError):
+        await run_in(study, Killed())
+    told = Told()
+    result = await run_in(study, Pretended(), told)
+    assert told.checks == [(2, "undisturbed")]
+    rounds = [r.proposal.ticket for r in result.records if r.proposal.origin == "beside" and r.proposal.ticket >= 0]
+    measured_rounds = [r for r in result.records if r.proposal.origin == "alone" and isinstance(r.outcome, Measured)]
+    assert len(set(rounds)) == 3 and 3 <= len(measured_rounds) <= 4
+
+
+async def test_a_baseline_that_cannot_serve_beside_others_is_disturbed(tmp_path: Path) -> None:
+    executor, told = Pretended(), Told()
+    executor.breaks = {3 + 2: Infeasible("oom_serving", "out of memory beside the other")}
+    await run_in(study_in(tmp_path, places=2), executor, told)
+    assert told.checks == [(2, "disturbed")]
+    assert executor.opened[-1] == 1
+
+
+async def test_the_last_trial_of_a_budget_that_breaks_is_run_again(tmp_path: Path) -> None:
+    """Three places wait for the fourth, and take up what it leaves."""
+    executor = Pretended()
+    executor.breaks = {9: Broken("port_taken", "somebody sits on the port")}
+    study = study_in(tmp_path, "hardware.neighbour_check=false", "confirm.rounds=0")
+    result = await run_in(study, executor)
+    assert origins(result.records).count("retry") == 1
+    assert sum(isinstance(r.outcome, Measured) for r in result.records) == 10
+
+
+async def test_the_same_seed_gives_the_same_study_where_trials_end_in_the_same_order(tmp_path: Path) -> None:
+    hashes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        result = await run_in(study_in(tmp_path / name, "confirm.rounds=0"), Pretended())
+        hashes.append([record.config.hash for record in result.records])
+    assert hashes[0] == hashes[1]
