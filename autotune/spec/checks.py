@@ -300,9 +300,9 @@ def _objectives_in_study(study: StudySpec) -> Iterator[Problem]:
             yield Problem((*at, "metric"), f"{objective.metric} needs SLOs", "add `slos:`, such as ttft p95 500ms")
         if isinstance(objective.level, float):
             yield from _level_of(study, objective.level, at)
-        if objective.metric == "tokens_per_joule" and (study.hardware.gpus == 0 or study.engine.python == "cpu"):
         if objective.level == "area" and (study.load.knee is not None or len(set(study.load.levels)) < 2):
             yield Problem((*at, "level"), "area needs two load levels at least", "list them in `load.levels`")
+        if objective.metric == "tokens_per_joule" and (study.hardware.gpus == 0 or study.engine.python == "cpu"):
             yield Problem((*at, "metric"), "tokens_per_joule needs a GPU's power meter", "choose another metric")
 
 
