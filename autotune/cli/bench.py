@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ from autotune.load.knee import Ramp
 from autotune.load.page import COLUMNS, cell, headline, remarks, render_html
 from autotune.load.report import LevelReport, Target
 from autotune.load.vllm_definitions import read_records, vllm_figures
-from autotune.spec.study import LoadSpec, SloSpec, WarmupSpec, WindowSpec
+from autotune.spec.study import ImagesSpec, LoadSpec, SloSpec, WarmupSpec, WindowSpec
 from autotune.spec.units import parse_duration
 
 UNBOUNDED = 86_400.0
@@ -64,6 +65,21 @@ def _length(text: str, key: str) -> int:
     return int(text)
 
 
+def _images(text: str | None, api: str) -> ImagesSpec | None:
+    if text is None:
+        return None
+    hint = "write COUNT:WIDTHxHEIGHT, such as 1:1024x768; 16 to 8192 pixels, up to 64 images"
+    match = re.fullmatch(r"(\d+):(\d+)x(\d+)", text)
+    if match is None:
+        raise SpecError(f"{text!r} names no images", key="--images", hint=hint)
+    if api != "chat":
+        raise SpecError("images are sent in chat messages only", key="--images", hint="add --api chat")
+    try:
+        return ImagesSpec(count=int(match[1]), width=int(match[2]), height=int(match[3]))
+    except ValidationError:
+        raise SpecError(f"{text!r} names no images", key="--images", hint=hint) from None
+
+
 def _duration(text: str, key: str) -> float:
     try:
         return float(cast(float, parse_duration(text if not text.replace(".", "").isdigit() else f"{text}s")))
@@ -73,7 +89,7 @@ def _duration(text: str, key: str) -> float:
 
 def _read_load(
     levels: str, rate: str | None, arrivals: str, input_tokens: str, output_tokens: str, duration: str, api: str,
-    processes: int, requests: int | None, warmup: bool,
+    processes: int, requests: int | None, warmup: bool, images: ImagesSpec | None,
 ) -> LoadSpec:  # fmt: skip
     seconds = _duration(duration, "--duration")
     values = _numbers(rate, "--rate") if rate is not None else _numbers(levels, "--levels")
@@ -83,6 +99,7 @@ def _read_load(
         arrivals=cast(Literal["constant", "poisson", "gamma"], arrivals) if rate is not None else "closed",
         levels=values,
         api=cast(Literal["completions", "chat"], api),
+        images=images,
         warmup=WarmupSpec() if warmup else WarmupSpec(requests=0),
         window=WindowSpec(
             duration=seconds, requests=requests, max_duration=max(300.0, 5 * seconds) if warmup else UNBOUNDED
@@ -107,6 +124,10 @@ def bench(
     capacity: Annotated[
         bool, typer.Option("--capacity", help="Bisect for the highest load that holds the SLOs.")
     ] = False,
+    images: Annotated[
+        str | None,
+        typer.Option(help="COUNT:WIDTHxHEIGHT, such as 1:1024x768, in every request; needs --api chat."),
+    ] = None,
     api: Annotated[str, typer.Option(help="Route: completions (exact lengths by token ids) or chat.")] = "completions",
     processes: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 1,
     vocabulary: Annotated[int, typer.Option(min=0, help="Size of the vocabulary. Default: ask the server.")] = 0,
@@ -133,7 +154,7 @@ def bench(
     as_vllm = definitions == "vllm"
     load = _read_load(
         levels, rate, arrivals, input_tokens, output_tokens, duration, api, processes, None if as_vllm else requests,
-        not as_vllm,
+        not as_vllm, _images(images, api),
     )  # fmt: skip
     if (ca or insecure) and not url.startswith("https://"):
         raise SpecError(f"{url} does not use TLS", key="--ca" if ca else "--insecure", hint="it is for https:// only")

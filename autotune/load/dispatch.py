@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 from typing import cast
 
 from autotune.load.stream import NAN, Record, Stream
-from autotune.load.tls import client_context, handshake_fault
+from autotune.load.tls import client_context, reason_of
 from autotune.load.wire import (
     FAILED,
     MESSAGE,
@@ -51,11 +51,6 @@ class Setup:
     open_loop: bool
     timeout: float
     tick: float
-
-
-def _why(error: BaseException) -> str:
-    fault = handshake_fault(error)
-    return fault[0] if fault is not None else str(error) or type(error).__name__
 
 
 class Dispatcher:
@@ -132,7 +127,7 @@ class Dispatcher:
             faults = [item for item in results if isinstance(item, BaseException)]
             self.idle += [item for item in results if isinstance(item, Stream)]
             if faults:
-                failed = _why(faults[0])
+                failed = reason_of(faults[0])
                 break
         self.tell(message({"event": "open", "connections": len(self.idle), "failed": failed}))
 
@@ -275,7 +270,7 @@ class Dispatcher:
                 stream.request, stream.due, stream.sent = request, due, perf_counter()
                 self.busy[stream] = None
                 self.counts["sent"] += 1
-                stream.fail(f"cannot connect: {_why(error)}")
+                stream.fail(f"cannot connect: {reason_of(error)}")
                 return
             if not self.running:
                 stream.abort()

@@ -23,6 +23,7 @@ from autotune.spec.study import LoadSpec, SloSpec
 OPEN_CONNECTIONS = 64
 """Connections opened before an open loop begins; more are opened ahead of need."""
 MAX_QUEUED = 4096
+MAX_QUEUED_BYTES = 256 * 2**20
 FEED_SLICE = 32
 """Requests made between two looks at the clock."""
 REFUSED_FOR = 5.0
@@ -275,6 +276,9 @@ class LevelRun:
         rate = self._sum("finished") / max(self._now(), 1e-9) * self.scale if self.began else 0.0
         goal = 4 * self.level.value if self.closed else 4 * self.level.value * self.scale
         goal = min(MAX_QUEUED, max(64.0, goal, 3 * rate))
+        if self.maker.sent_bytes:  # requests with images are large; what runs next must be ready all the same
+            mean = self.maker.sent_bytes / len(self.maker.prompt_lengths)
+            goal = min(goal, max(MAX_QUEUED_BYTES / mean, 1.5 * self.level.value if self.closed else 8.0))
         missing = goal - self._queued()
         deadline = time.monotonic() + 0.25
         while missing > 0 and not self.exhausted and (not self.began or time.monotonic() < deadline):

@@ -56,8 +56,17 @@ def planned_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
         turns = read_trace(spec.trace, spec.seed)
         rate = mean_rate(turns)
         stretch = rate / level.value if rate is not None else 1.0
-        return iter([replace(turn, due=turn.due * stretch) for turn in turns])
-    return _drawn_turns(spec, level, number)
+        return _with_images(spec, number, iter([replace(turn, due=turn.due * stretch) for turn in turns]))
+    return _with_images(spec, number, _drawn_turns(spec, level, number))
+
+
+def _with_images(spec: LoadSpec, number: int, turns: Iterator[Turn]) -> Iterator[Turn]:
+    """The turns with their number of images; who has some is part of the plan."""
+    images = spec.images
+    if images is None:
+        return turns
+    drawn = np.random.default_rng([spec.seed, number, 3])
+    return (replace(turn, images=images.count) if drawn.random() < images.share else turn for turn in turns)
 
 
 def _drawn_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
@@ -85,9 +94,11 @@ def _drawn_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
 
 def plan_hash(spec: LoadSpec, level: Level, turns: Iterator[Turn]) -> str:
     """Hash of the lengths and times of a level; equal for all trials of a study."""
-    digest = hashlib.blake2b(f"{spec.api} {level}".encode(), digest_size=16)
+    pictures = f" {spec.images.width}x{spec.images.height}" if spec.images is not None else ""
+    digest = hashlib.blake2b(f"{spec.api} {level}{pictures}".encode(), digest_size=16)
     for _, turn in zip(range(HASHED_REQUESTS), turns, strict=False):
         due = "" if turn.due != turn.due else f"{turn.due:.6f}"
         fields = f"{turn.input_tokens} {turn.output_tokens} {turn.prefix} {due} {turn.follows} {turn.blocks}\n"
+        fields += f"{turn.images} images\n" if turn.images else ""
         digest.update(fields.encode())
     return digest.hexdigest()

@@ -52,3 +52,9 @@ def handshake_fault(error: BaseException) -> tuple[str, str] | None:
             return f"the TLS handshake failed: {seen.reason or seen}", "look at the server's TLS set-up"
         seen = getattr(seen, "certificate_error", None) or getattr(seen, "os_error", None) or seen.__cause__
     return None
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection could not be opened."""
+    fault = handshake_fault(error)
+    return fault[0] if fault is not None else str(error) or type(error).__name__

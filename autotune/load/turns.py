@@ -19,5 +19,7 @@ class Turn:
     blocks: tuple[int, ...] = ()
     """Ids of shared blocks (traces), the first ones of the prompt."""
     block_tokens: int = 512
+    images: int = 0
+    """Images that go with the text."""
     text: str = ""
     """A prompt of the user's own, sent as it is."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from autotune.load.pictures import image_part, random_png
 from autotune.load.records import Ints
 from autotune.load.report import Target
 from autotune.load.turns import Turn
@@ -76,7 +77,9 @@ class RequestMaker:
     alphabet: Alphabet
     content_seed: list[int]
     prompt_lengths: list[int] = field(default_factory=list)
-    """Planned prompt length of every request made so far, by index."""
+    """Planned prompt length of every request made so far, by index; images, priced by the server alone, left out."""
+    sent_bytes: int = 0
+    """Bytes of all bodies made so far."""
 
     def __post_init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
@@ -149,6 +152,14 @@ class RequestMaker:
         parts.append(self._draw(self._generator, max(0, wanted - known)))
         return np.concatenate(parts)[:wanted]
 
+    def _content(self, turn: Turn, text: str) -> str:
+        """A chat message's content: the text (JSON), or the text and then the images."""
+        if not turn.images or self.spec.images is None:
+            return text
+        size = self.spec.images.width, self.spec.images.height
+        parts = [image_part(random_png(self._generator, *size)) for _ in range(turn.images)]
+        return ",".join([f'[{{"type":"text","text":{text}}}', *parts]) + "]"
+
     def make(self, turn: Turn, scale: float) -> WireRequest:
         """The request for a turn; its due time is in real seconds (`scale` is the target's time scale)."""
         if turn.text:
@@ -161,7 +172,9 @@ class RequestMaker:
             text = f"[{joined}]" if self._by_ids else json.dumps(joined.lstrip())
         if self.spec.turns > 1:
             self._history = np.concatenate([prompt, self._draw(self._generator, turn.output_tokens)])
-        asked = f'"messages":[{{"role":"user","content":{text}}}]' if self.spec.api == "chat" else f'"prompt":{text}'
+        asked = f'"prompt":{text}'
+        if self.spec.api == "chat":
+            asked = f'"messages":[{{"role":"user","content":{self._content(turn, text)}}}]'
         body = (
             f'{{"model":{json.dumps(self.target.model)},{asked},"max_tokens":{turn.output_tokens},"temperature":0,'
             '"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}'
@@ -169,5 +182,6 @@ class RequestMaker:
         self._digest.update(body)
         planned = len(prompt) if self._by_ids else 0 if turn.text else turn.input_tokens
         self.prompt_lengths.append(planned)
+        self.sent_bytes += len(body)
         data = self._head + str(len(body)).encode() + b"\r\n\r\n" + body
         return WireRequest(next(self._index), turn.due / scale, turn.output_tokens, turn.follows, data)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .pictures import image_ids
 from .tokens import PseudoModel, TokenLogprob, Vocabulary, output_tokens, seed_of
 
 Json = Mapping[str, object]
@@ -72,13 +73,19 @@ def _chat_prompt(body: Json, vocabulary: Vocabulary) -> list[int]:
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages must be a non-empty list")
     parts = []
+    images: list[list[int]] = []
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
+            try:
+                images += [ids for part in content if (ids := image_ids(part, vocabulary.size)) is not None]
+            except ValueError as error:
+                raise BadRequest(str(error)) from None
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
         role = message.get("role", "user") if isinstance(message, dict) else "user"
         parts.append(f"<|{role}|>\n{content or ''}\n")
-    return vocabulary.encode("".join(parts) + "<|assistant|>\n")
+    tokens = vocabulary.encode("".join(parts) + "<|assistant|>\n")
+    return [*tokens, *(token for ids in images for token in ids)]
 
 
 def _natural_length(seed: int) -> int:

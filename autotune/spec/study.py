@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from autotune.spec import checks
 from autotune.spec.checks import Problem
 from autotune.spec.hardware import ClusterSpec, HardwareSpec
+from autotune.spec.images import ImagesSpec
 from autotune.spec.part import ArgValue, Part, Scalar
 from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
@@ -24,6 +25,7 @@ __all__ = [
     "EngineSpec",
     "HardwareSpec",
     "LayoutSpec",
+    "ImagesSpec",
     "LengthSpec",
     "LoadSpec",
     "ObjectiveSpec",
@@ -219,6 +221,8 @@ class LoadSpec(Part):
     """Shared prefixes."""
     turns: Annotated[int, Field(ge=1)] = 1
     """Turns of a conversation; every turn repeats what was said before."""
+    images: ImagesSpec | None = None
+    """For `api: chat` and a multimodal model: images in the prompts."""
     trace: TraceSpec | None = None
     """For `trace` arrivals."""
     warmup: WarmupSpec = WarmupSpec()

@@ -103,7 +103,9 @@ class MockServer:
 
     def count_prompt(self, request: dict) -> int:
         if "messages" in request:
-            return 7 + len(request["messages"][0]["content"].split())
+            content = request["messages"][0]["content"]
+            parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+            return 7 + sum(len(part["text"].split()) if part["type"] == "text" else 256 for part in parts)
         prompt = request["prompt"]
         return len(prompt) if isinstance(prompt, list) else len(prompt.split())
 
