@@ -174,11 +174,11 @@ def window_problems(window: WindowSpec) -> Iterator[Problem]:
 def load_problems(load: LoadSpec) -> Iterator[Problem]:
     yield from _level_problems(load)
     yield from _trace_problems(load)
-    if load.arrivals != "gamma" and load.burstiness != _default(load, "burstiness"):
     if load.images is not None and load.api != "chat":
         yield Problem(("images",), f"cannot be sent with `api: {load.api}`", "write `api: chat`")
     if load.images is not None and load.turns > 1:
         yield Problem(("images",), "cannot be sent in conversations", "remove `turns` or `images`")
+    if load.arrivals != "gamma" and load.burstiness != _default(load, "burstiness"):
         yield Problem(("burstiness",), f"is only for `arrivals: gamma`, not {load.arrivals!r}", "change `arrivals`")
     shortest = _fixed_length(load.input_tokens)
     if load.prefix is not None and shortest is not None and load.prefix.tokens >= shortest:
