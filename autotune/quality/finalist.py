@@ -57,7 +57,11 @@ class Finals:
     @property
     def identity(self) -> list[object]:
         """What a kept verdict depends on."""
-        return [[task.hash for task in self.tasks], list(self.lm_eval), list(self.command)]
+        return [
+            [task.hash for task in self.tasks],
+            [lmeval.identity(name) for name in self.lm_eval],
+            list(self.command),
+        ]
 
     async def checks(
         self, engine: RunningEngine, folder: Path, memory: Memory, *, place: str, baseline: bool
@@ -76,8 +80,10 @@ class Finals:
             name = f"{place}-answers-{task.hash}"
             found.append(await self._one(task.name, name, self._own(engine, task), memory, baseline))
         for lm_task in self.lm_eval:
-            name = f"{place}-answers-lm-eval-{lm_task}"
-            found.append(await self._one(lm_task, name, self._lm_eval(engine, lm_task, folder), memory, baseline))
+            name = f"{place}-answers-lm-eval-{lmeval.identity(lm_task)}"
+            found.append(
+                await self._one(lmeval.title(lm_task), name, self._lm_eval(engine, lm_task, folder), memory, baseline)
+            )
         if self.command:
             found.append(await self._user(engine, folder))
         return found
@@ -193,8 +199,10 @@ def finals_of(
     for entry in tasks:
         if entry.endswith(".jsonl"):
             own.append(read_task(beside / entry))
+        elif entry.endswith((".yaml", ".yml")):
+            names.append(str(_existing(beside / entry)))
         else:
-            names.append(str(beside / entry) if entry.endswith((".yaml", ".yml")) else entry)
+            names.append(entry)
     if names and not lmeval.installed():
         raise SpecError(
             f"{', '.join(names)}: lm-eval is not installed",
@@ -203,6 +211,13 @@ def finals_of(
         )
     tokenizer = model if lmeval.can_tokenize() else ""
     return Finals(tuple(own), tuple(names), tuple(command or ()), tokenizer, concurrency)
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        hint = "a name without .yaml is one of lm-eval's own tasks"
+        raise SpecError("there is no such lm-eval task file", file=path, key="quality.tasks", hint=hint)
+    return path
 
 
 def combined(first: Sequence[QualityCheck], finals: Sequence[QualityCheck]) -> QualityVerdict:

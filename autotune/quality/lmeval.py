@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +31,28 @@ def installed() -> bool:
 def can_tokenize() -> bool:
     """Whether a tokenizer can be loaded: it takes the package transformers."""
     return importlib.util.find_spec("transformers") is not None
+
+
+def title(task: str) -> str:
+    """What a task is called in reports: a task of one's own by its file's name."""
+    return Path(task).stem if task.endswith((".yaml", ".yml")) else task
+
+
+def identity(task: str) -> str:
+    """A name that changes with a task of one's own: its file, and the files beside it that it names."""
+    path = Path(task)
+    if path.suffix not in (".yaml", ".yml"):
+        return task
+    whole = hashlib.sha256()
+    try:
+        text = path.read_text("utf-8")
+        whole.update(text.encode())
+        for item in sorted(path.parent.iterdir()):
+            if item.is_file() and item != path and item.name in text:
+                whole.update(item.read_bytes())
+    except (OSError, UnicodeDecodeError):
+        return task  # lm-eval will say what is wrong with it
+    return f"{path.stem}-{whole.hexdigest()[:12]}"
 
 
 def command(
@@ -61,13 +85,24 @@ async def evaluate(
     Raises:
         LmEvalFault: it failed (a task that does not exist, no access to its data set, ...).
     """
-    name = Path(task).stem
-    output = folder / f"lm-eval-{name}"
+    path = Path(task)
+    name = path.stem
+    own = path.suffix in (".yaml", ".yml")
+    # Data files of a task of one's own are looked for beside it; another folder means that ours must be absolute.
+    output = folder.absolute() / f"lm-eval-{name}"
+    shutil.rmtree(output, ignore_errors=True)  # the answers of an earlier engine
     argv = command(
-        task, url=url, model=model, tokenizer=tokenizer, concurrency=concurrency, output=output, python=python
+        str(path.absolute()) if own else task,
+        url=url,
+        model=model,
+        tokenizer=tokenizer,
+        concurrency=concurrency,
+        output=output,
+        python=python,
     )
     env = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
-    result = await run_user_command(argv, env, log=folder / f"lm-eval-{name}.log", timeout=TIMEOUT_S)
+    log, beside = folder / f"lm-eval-{name}.log", path.absolute().parent if own else None
+    result = await run_user_command(argv, env, log=log, timeout=TIMEOUT_S, cwd=beside)
     found = read_samples(sorted(output.rglob("samples_*.jsonl")))
     if result.code != 0 or not found:
         raise LmEvalFault(f"lm-eval ended with {result.code}: {result.tail or 'it wrote no samples'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from autotune.errors import SpecError
 from autotune.quality import lmeval
-from autotune.quality.finalist import task_check
+from autotune.quality.finalist import finals_of, task_check
 from autotune.quality.gate import Gate, gate_for
 from autotune.quality.report import QualityCheck, QualityReport
 from autotune.space.config import EngineConfig
@@ -191,6 +192,48 @@ async def test_lm_eval_runs_as_a_command_with_the_key_in_the_environment(tmp_pat
     )  # fmt: skip
     assert len(found) == 8
     assert sum(found.values()) == 6
+
+
+async def test_a_task_file_finds_its_data_beside_it_and_old_answers_do_not_count(tmp_path: Path) -> None:
+    """lm-eval looks for data files where it runs, and the folder may hold what an engine before answered."""
+    own = tmp_path / "tasks"
+    own.mkdir()
+    (own / "sums.yaml").write_text("task: sums\n", "utf-8")
+    stale = tmp_path / "lm-eval-sums" / "toy" / "samples_sums_2020.jsonl"
+    stale.parent.mkdir(parents=True)
+    stale.write_text('{"doc_id": 0, "filter": "none", "acc": 1.0}\n{"doc_id": 99, "acc": 1.0}\n', "utf-8")
+    package = tmp_path / "lm_eval"
+    package.mkdir()
+    where = "import os, sys; assert os.getcwd() == os.path.dirname(sys.argv[sys.argv.index('--tasks') + 1])\n"
+    fake = FAKE_LM_EVAL.replace("samples_arc_easy_2026", "samples_sums_2026")
+    (package / "__main__.py").write_text(where + fake, "utf-8")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n', "utf-8")
+    wrapper.chmod(0o755)
+    found = await lmeval.evaluate(
+        str(own / "sums.yaml"), url="u", model="m", api_key="secret", tokenizer="", concurrency=1,
+        folder=Path(os.path.relpath(tmp_path)), python=str(wrapper),
+    )  # fmt: skip
+    assert sorted(found) == [f"sums/{n}" for n in range(8)]
+    assert not found["sums/0"]
+
+
+def test_a_task_file_that_changes_is_another_task(tmp_path: Path) -> None:
+    task, data = tmp_path / "sums.yaml", tmp_path / "sums.jsonl"
+    task.write_text("task: sums\ndata: sums.jsonl\n", "utf-8")
+    data.write_text("{}", "utf-8")
+    first = lmeval.identity(str(task))
+    data.write_text("{ }", "utf-8")
+    assert lmeval.identity(str(task)) != first
+    (tmp_path / "unrelated").write_text("x", "utf-8")
+    data.write_text("{}", "utf-8")
+    assert lmeval.identity(str(task)) == first
+    assert lmeval.identity("gsm8k") == "gsm8k"
+
+
+def test_a_task_file_that_is_missing_is_a_mistake_in_the_study(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml: quality\.tasks: there is no such lm-eval task file"):
+        finals_of(["none.yaml"], None, model="m", concurrency=1, beside=tmp_path)
 
 
 async def test_a_failed_lm_eval_is_told_with_its_last_words(tmp_path: Path) -> None:
