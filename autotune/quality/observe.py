@@ -1,8 +1,8 @@
 """Score an engine on the suite: record a reference, or observe a candidate on the texts of one.
 
 Memory: log-probabilities of a prompt cost (positions x vocabulary x 4 bytes) a few times over, which no engine has
-reserved. Prompts are therefore short and only two are in flight. Long contexts are looked at through what the engine
-writes after them, which costs one position a step.
+reserved. Prompts are therefore cut to `CHUNK` positions, however many a study asks for, and only two are in flight.
+Long contexts are looked at through what the engine writes after them, which costs one position a step.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from autotune.quality.sanity import abilities
 from autotune.quality.wire import Scorer
 
 SCORING_IN_FLIGHT = 2
+CHUNK = 256
+"""Positions of one prompt at most; a study that asks for more gets more prompts."""
 RESERVE = 3
 """So many times `documents` are recorded; a candidate is scored on all only where the first part does not decide."""
 LONG = {"4k": 4096, "16k": 16384, "32k": 32768}
@@ -53,6 +55,16 @@ class Suite:
     positions: int
     concurrency: int = 8
     long: bool = False
+
+    @property
+    def length(self) -> int:
+        """Scored positions of one prompt."""
+        return -(-self.positions // self.pieces)
+
+    @property
+    def pieces(self) -> int:
+        """Prompts in place of one."""
+        return -(-self.positions // CHUNK)
 
     @property
     def decode_tokens(self) -> int:
@@ -100,9 +112,10 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
         ScorerError: the server can score texts neither while it reads nor while it writes, or does not answer.
     """
     ids = [await scorer.tokenize(text.content) for text in corpus.texts()]
-    context = await scorer.context() or suite.positions + suite.decode_tokens + 2
-    length = min(suite.positions + 1, context - 1)
-    cut = corpus.windows(ids, length, suite.documents * RESERVE)
+    context = await scorer.context() or suite.length + suite.decode_tokens + 2
+    length = min(suite.length + 1, context - 1)
+    first = suite.documents * suite.pieces
+    cut = corpus.windows(ids, length, first * RESERVE)
     scored, unread = await _unless_refused(_each(cut, scorer.score, SCORING_IN_FLIGHT))
     traces, unwritten = await _unless_refused(_record_traces(scorer, suite, cut, ids, context))
     if unread and unwritten:
@@ -110,7 +123,7 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
     windows = tuple(Window(tokens, found) for tokens, found in zip(cut, scored, strict=False))
     reference = Reference(
         suite.hash, model, version, key, await scorer.tokenize(corpus.PROBE), await chat_ids(scorer), windows,
-        min(suite.documents, len(windows)), tuple(traces), await abilities(scorer), {},
+        min(first, len(windows)), tuple(traces), await abilities(scorer), {},
     )  # fmt: skip
     again = await observe(scorer, reference, suite.concurrency)
     return replace(reference, noise=await _noise(scorer, reference, again)), again

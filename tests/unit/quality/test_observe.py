@@ -11,7 +11,7 @@ import pytest
 
 from autotune.quality.answers import Continuation, Scored, scored_of
 from autotune.quality.divergence import divergence
-from autotune.quality.observe import Suite, follow, record, retarget
+from autotune.quality.observe import CHUNK, Suite, follow, record, retarget
 from autotune.quality.reference import Trace
 from autotune.testing.toy_scorer import ToyScorer
 
@@ -94,9 +94,11 @@ class Crowded(ToyScorer):
 
     now: list[int] = field(default_factory=list, compare=False)
     most: list[int] = field(default_factory=list, compare=False)
+    lengths: list[int] = field(default_factory=list, compare=False)
 
     async def score(self, tokens: Sequence[int]) -> Scored:
         self.now.append(1)
+        self.lengths.append(len(tokens) - 1)
         self.most.append(len(self.now))
         await asyncio.sleep(0)
         self.now.pop()
@@ -107,3 +109,16 @@ async def test_few_prompts_are_scored_at_once_because_their_log_probabilities_ne
     model = Crowded()
     await record(model, Suite(documents=6, positions=16, concurrency=32), model="m", version="1", key="k")
     assert max(model.most) == 2
+
+
+@pytest.mark.parametrize(
+    ("positions", "pieces", "length"), [(128, 1, 128), (256, 1, 256), (257, 2, 129), (600, 3, 200)]
+)
+async def test_a_prompt_is_never_longer_than_a_chunk_however_many_positions_are_asked_for(
+    positions: int, pieces: int, length: int
+) -> None:
+    model = Crowded()
+    reference, _ = await record(model, Suite(4, positions, 4), model="m", version="1", key="k")
+    assert max(model.lengths) == length <= CHUNK
+    assert reference.documents == 4 * pieces
+    assert sum(len(window.scored) for window in reference.windows[: reference.documents]) >= 4 * positions
