@@ -34,6 +34,7 @@ from autotune.preflight.study import StudyPreflight, preflight_for
 from autotune.quality.gate import gate_for
 from autotune.result import StudyResult
 from autotune.run import StudyRun
+from autotune.search.account import keep_account
 from autotune.search.objectives import Objectives
 from autotune.search.proposer import Proposer, create_proposer
 from autotune.search.reuse import reuse
@@ -108,7 +109,8 @@ class StudyParts:
             await executor.close()
 
     def close(self) -> None:
-        """Close the database."""
+        """Keep the account of the space, close the database."""
+        keep_account(self.store, self.space, self.baseline, self.preflight.refuse, self.spec.search.seed)
         self.store.close()
 
     def new_engine(self) -> PlaceEngines:

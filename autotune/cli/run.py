@@ -18,6 +18,7 @@ from autotune.cli.views import JsonView, LiveView, PlainView, front_table
 from autotune.events import Observer
 from autotune.report.wording import duration_text
 from autotune.result import StudyResult
+from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.study import Study, open_study
 
 
@@ -88,6 +89,11 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     console.print()
     for sentence in result.summary:
         console.print(Text(sentence), soft_wrap=True)
+    store = study.existing_store()
+    kept = store.get(*ACCOUNT)
+    store.close()
+    if kept is not None:
+        console.print(Text(SpaceAccount.from_json(kept).sentence), soft_wrap=True)
     spent = sum(record.seconds for record in result.records)
     console.print(
         Text(f"{len(result.records)} trials in {duration_text(spent)}; all of it is in {result.folder}", style="dim")

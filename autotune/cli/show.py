@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.account_text import print_account, print_refused
 from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityCheck
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
+from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.front import baseline_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
@@ -23,20 +25,30 @@ from autotune.study import open_study
 def show(
     study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
     trial: Annotated[int | None, typer.Option(help="Show this trial in full.")] = None,
+    refused: Annotated[bool, typer.Option("--refused", help="List what was refused before a start.")] = False,
 ) -> None:
-    """Show the trials of a study, or one of them in full: configuration, phases, figures, log."""
+    """Show the trials of a study and what was never started, or one trial in full: phases, figures, log."""
     opened = open_study(study)
     store = opened.existing_store()
     try:
         records = store.history()
+        kept = store.get(*ACCOUNT)
     finally:
         store.close()
     objectives = Objectives.of(opened.spec)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()
     console = Console()
+    account = SpaceAccount.from_json(kept) if kept is not None else None
+    if refused:
+        if account is None:
+            raise SpecError("nothing is known of the space yet", file=study, hint="it is counted at the end of a run")
+        print_refused(console, account)
+        return
     if trial is None:
         console.print(_overview(records, objectives, baseline))
+        if account is not None:
+            print_account(console, account)
         return
     found = next((record for record in records if record.number == trial), None)
     if found is None:

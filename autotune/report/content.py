@@ -14,11 +14,12 @@ from autotune.host.fingerprint import differences
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, verdict_of
 from autotune.report.effects import effects_of
-from autotune.report.failures import failure_views
+from autotune.report.failures import failure_views, refused_views
 from autotune.report.trials import quality_views, trial_views
 from autotune.report.values import ReportContent
 from autotune.report.wording import count_text, duration_text, lower_first, number_text
 from autotune.result import Recommendation, recommendation_from_json
+from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.drift import drift_of
 from autotune.search.objectives import Objectives, searched
 from autotune.search.restart import efficiency
@@ -43,10 +44,12 @@ def read_content(study: Study) -> ReportContent:
     try:
         records = store.history()
         final = store.get("recommendation", "final")
+        kept = store.get(*ACCOUNT)
     finally:
         store.close()
     recommendation = recommendation_from_json(final) if final is not None else None
-    return gather(study.spec, records, recommendation, path=study.path, home=study.folder)
+    account = SpaceAccount.from_json(kept) if kept is not None else None
+    return gather(study.spec, records, recommendation, path=study.path, home=study.folder, account=account)
 
 
 def gather(
@@ -57,6 +60,7 @@ def gather(
     path: Path = Path("study.yaml"),
     home: Path | None = None,
     now: float | None = None,
+    account: SpaceAccount | None = None,
 ) -> ReportContent:
     """The report of `records`.
 
@@ -67,6 +71,7 @@ def gather(
         path: the study file, for its name.
         home: the study's folder, for the logs; None: where the records say.
         now: the time it is written at in Unix seconds; default: the present.
+        account: what became of every configuration of the space, where the study has counted it.
     """
     records = sorted(records, key=lambda record: record.number)
     objectives = Objectives.of(spec)
@@ -98,6 +103,8 @@ def gather(
         spending=_spending(records),
         efficiency=_efficiency(records),
         failures=failure_views(records, objectives, home),
+        account=account.sentence if account else "",
+        refused=refused_views(account),
         quality=quality_views(records, today),
         facts=_facts(spec, records),
         notes=_notes(spec, records, objectives, verdict),

@@ -10,7 +10,8 @@ from autotune.engine.failures import read_log
 from autotune.engine.redaction import redact
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.report.trials import standing_of, trial_folder
-from autotune.report.values import FailureView
+from autotune.report.values import FailureView, RefusedView
+from autotune.search.account import SpaceAccount
 from autotune.search.objectives import Objectives
 
 EXCERPT_LINES = 16
@@ -32,6 +33,14 @@ def failure_views(
         _view(cause, group, objectives, home, quoted=place < MOST_EXCERPTS)
         for place, (cause, group) in enumerate(ordered)
     )
+
+
+def refused_views(account: SpaceAccount | None) -> tuple[RefusedView, ...]:
+    """What was refused before a start by cause, most first; nothing where nobody counted."""
+    if account is None:
+        return ()
+    examples = [(cause, count, account.example(cause)) for cause, count in account.causes]
+    return tuple(RefusedView(cause, count, redact(one.reason), redact(one.advice)) for cause, count, one in examples)
 
 
 def _view(

@@ -31,6 +31,8 @@ def markdown(content: ReportContent) -> str:
         _table(("", ""), content.efficiency),
         "## Failures",
         _failures(content),
+        plain(content.account),
+        _refused(content),
         "## Quality of the answers",
         _quality(content),
         "## All trials",
@@ -125,6 +127,11 @@ def _failures(content: ReportContent) -> str:
         for one in content.failures
     )
     return _table(("Class", "Trials", "Lost", "Reason", "Advice"), rows)
+
+
+def _refused(content: ReportContent) -> str:
+    rows = ((one.cause, f"{one.count:,}", one.reason, one.advice) for one in content.refused)
+    return _table(("Refused before a start", "Configurations", "For example", "Advice"), rows)
 
 
 def _quality(content: ReportContent) -> str:

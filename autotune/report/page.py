@@ -32,7 +32,7 @@ def html_page(content: ReportContent) -> str:
         "command": escape(content.command),
         "command_hidden": "" if content.command else " hidden",
         "efficiency": _pairs(content.efficiency, "figures"),
-        "failures": _failures(content.failures),
+        "failures": _failures(content.failures) + _refused(content),
         "facts": _pairs(content.facts, "facts") or _nothing("The host left no fingerprint."),
         "study_file": escape(content.study_file),
         "path": escape(content.path),
@@ -126,6 +126,18 @@ def _changes(content: ReportContent) -> str:
 def _failures(failures: Iterable[FailureView]) -> str:
     found = "".join(_failure(one) for one in failures)
     return found or _nothing("No trial failed.")
+
+
+def _refused(content: ReportContent) -> str:
+    """What was never started, below what failed."""
+    found = f"<p>{escape(content.account)}</p>" if content.account else ""
+    for one in content.refused:
+        advice = f"<p>{escape(one.advice)}</p>" if one.advice else ""
+        head = f"<code>{escape(one.cause)}</code> <small>refused before the start</small>"
+        many = count_text(one.count, "configuration")
+        found += f'<article class="failure"><h3>{head}</h3><p>{escape(one.reason)}</p>{advice}'
+        found += f'<p class="quiet">{escape(many)}</p></article>'
+    return found
 
 
 def _failure(one: FailureView) -> str:

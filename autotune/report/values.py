@@ -153,6 +153,17 @@ class FailureView:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedView:
+    """Configurations that were refused before a start for one cause."""
+
+    cause: str
+    count: int
+    reason: str
+    """Of the first one, redacted."""
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
 class EffectView:
     """How one value of a setting changes an objective with all other settings equal.
 
@@ -193,6 +204,7 @@ class ReportContent:
         chosen: number of the recommended trial, or None.
         fits: how much of each objective's variation the effects explain (R squared, adjusted), 0 to 1.
         spending: (stage, seconds of GPU time), and time of failed trials as `failed`.
+        account: what became of the configurations of the space, in one sentence; empty where nobody counted.
         facts: name and value of what the study ran on.
         notes: what the reader should know about the data: drift, changed hosts, missing parts.
         command: the command that starts the recommendation.
@@ -217,6 +229,8 @@ class ReportContent:
     spending: tuple[tuple[str, float], ...]
     efficiency: tuple[tuple[str, str], ...]
     failures: tuple[FailureView, ...]
+    account: str
+    refused: tuple[RefusedView, ...]
     quality: tuple[QualityView, ...]
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
