@@ -38,7 +38,7 @@ def test_two_trials_are_killed_and_the_study_goes_on(desk: Desk) -> None:
     assert done.returncode == 0, done.stderr
     assert desk.left() == []
     records = desk.result().records
-    assert records[: len(kept)] == kept, "a finished trial stays as it is"
+    assert set(map(repr, kept)) <= set(map(repr, records)), "a finished trial stays as it is"
     assert [record.number for record in records] == list(range(len(records)))
     lost = interrupted(records)
     assert set(lost) == measuring
