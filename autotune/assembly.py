@@ -6,10 +6,11 @@ import asyncio
 import json
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.decision import Rules
+from autotune.earlier import Today, take_over
 from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.probe import probe
@@ -37,7 +38,6 @@ from autotune.run import StudyRun
 from autotune.search.account import keep_account
 from autotune.search.objectives import Objectives
 from autotune.search.proposer import Proposer, create_proposer
-from autotune.search.reuse import reuse
 from autotune.search.view import OptunaView
 from autotune.space.arguments import ArgumentTable, bundled_table
 from autotune.space.argv import to_argv
@@ -47,7 +47,7 @@ from autotune.space.experts import Expert, experts
 from autotune.space.space import SearchSpace
 from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
-from autotune.study import Study, open_study
+from autotune.study import Study
 from autotune.trial import Placement, QualityGate
 
 COMPILES = frozenset(
@@ -210,7 +210,9 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     spec, host = study.spec, read_gpus()
     store = study.store()
     made = frame(study, host, store, await asyncio.to_thread(_argument_table, spec))
-    environment = fingerprint(model=_model_folder(spec) or spec.model, revision=spec.revision, host=host)
+    environment = fingerprint(
+        model=_model_folder(spec) or spec.model, revision=spec.revision, engine=_version(spec), host=host
+    )
     findings = await asyncio.to_thread(_doctor, study, host)
     environment = (*environment, *as_entries(findings))
     notes = tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
@@ -220,8 +222,11 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     rules = Rules(spec, made.objectives, made.baseline, made.preflight)
     found = experts(made.space, made.context) if spec.search.experts else ()
     if like is not None:
-        found, note = _warm(store, made, like, environment, found)
-        notes = (*notes, note)
+        today = Today(
+            spec, environment, made.objectives, made.space, made.base, made.baseline, _StoredPlacement(store).get()
+        )
+        given = take_over(like, store, today)
+        found, notes = (*given.warm, *found), (*notes, given.sentence)
     return StudyParts(
         study=study,
         spec=spec,
@@ -287,30 +292,6 @@ def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine, rules
         live=engine.live_settings,
         compiles=COMPILES,
     )
-
-
-def _warm(
-    store: Store, made: StudyFrame, like: Path, environment: tuple[tuple[str, str], ...], found: tuple[Expert, ...]
-) -> tuple[tuple[Expert, ...], str]:
-    """Take over what an older study measured under the same conditions, and try its best first."""
-    older = open_study(like).existing_store()
-    try:
-        old = older.history()
-    finally:
-        older.close()
-    given = reuse(
-        old,
-        objectives=made.objectives,
-        space=made.space,
-        base=made.base,
-        environment=dict(environment),
-        load="",
-        source=like.stem,
-    )
-    if not store.history():
-        for number, record in enumerate(given.taken, start=store.next_number()):
-            store.add(replace(record, number=number))
-    return (*given.warm, *found), given.sentence
 
 
 def _doctor(study: Study, host: GpuHost) -> tuple[Finding, ...]:

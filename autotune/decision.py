@@ -14,7 +14,7 @@ from autotune.search.drift import drift_of, next_sentinel
 from autotune.search.front import front_of
 from autotune.search.minimise import Minimiser
 from autotune.search.neighbours import judge, levels
-from autotune.search.objectives import REPEATS, Objectives
+from autotune.search.objectives import REPEATS, TAKEN_OVER, Objectives
 from autotune.search.stop import StopRule, counted
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import without_spelt_out
@@ -139,11 +139,14 @@ class Rules:
         """Sentences for a newcomer: what was done, what came out, what it rests on."""
         if recommendation is None:
             return ("Nothing could be measured.",)
-        kinds = [record.outcome.kind for record in records]
+        taken = [record for record in records if record.proposal.origin == TAKEN_OVER]
+        kinds = [record.outcome.kind for record in records if record.proposal.origin != TAKEN_OVER]
         measured, refused = kinds.count("measured"), kinds.count("infeasible")
         lines = [
             f"{measured} measurements, {refused} configurations that cannot serve, {kinds.count('broken')} faults."
         ]
+        if taken:
+            lines[0] += f" {len(taken)} more were taken over from an earlier study; no claim rests on them."
         if self.spec.engine.kind == "simulated":
             lines[0] += " The engine was simulated: these figures are no measurements of a GPU."
         if recommendation.proven and confirmation is not None:
@@ -157,7 +160,6 @@ class Rules:
             lines.append(f"Keep what you run today. {_sentence(recommendation.sentence)}.")
         lines.extend(self._neighbours(records))
         return tuple(lines)
-
 
     def _neighbours(self, records: Sequence[TrialRecord]) -> Iterator[str]:
         """What the checks said of trials that ran at the same time."""

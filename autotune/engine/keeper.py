@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.engine.protocol import Engine, Lease, RunningEngine, StartFailure, StopReport
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.defaults import live_defaults, lowers
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class EngineKeeper:
         self._live = engine.live_settings if live else frozenset[str]()
         self._running: RunningEngine | None = None
         self._started_with: EngineConfig | None = None
+        self._ceiling: dict[str, FrozenValue] = {}
 
     @property
     def running(self) -> RunningEngine | None:
@@ -47,12 +49,20 @@ class EngineKeeper:
         return self._live
 
     def can_serve(self, config: EngineConfig) -> bool:
-        """Whether the running engine can take `config` without a new process."""
+        """Whether the running engine can take `config` without a new process.
+
+        A setting that the engine was not started with has the limit that the engine says it chose. One that `config`
+        leaves out must have been left out at the start: only then is the engine's choice what `config` asks for.
+        """
         if self._running is None or self._started_with is None or self._running.failure() is not None:
             return False
-        started, ceiling = self._started_with.split(self._live)
+        started, given = self._started_with.split(self._live)
         wanted, settings = config.split(self._live)
-        return started == wanted and ceiling.keys() == settings.keys() and _below(settings, ceiling)
+        if started != wanted or not given.keys() <= settings.keys():
+            return False
+        return all(
+            name in self._ceiling and lowers(name, value, self._ceiling[name]) for name, value in settings.items()
+        )
 
     async def obtain(
         self,
@@ -72,20 +82,11 @@ class EngineKeeper:
         if isinstance(started, StartFailure):
             return started
         self._running, self._started_with = started, config
+        resolved = {name: value for name, value in started.resolved.values if name in self._live}
+        self._ceiling = {**live_defaults(self._live), **resolved, **config.split(self._live)[1]}
         return Obtained(started, restarted=True)
 
     async def release(self) -> StopReport | None:
         """Stop the engine, if there is one, and wait until nothing is left of it."""
-        running, self._running, self._started_with = self._running, None, None
+        running, self._running, self._started_with, self._ceiling = self._running, None, None, {}
         return await running.stop() if running is not None else None
-
-
-def _below(settings: dict[str, FrozenValue], ceiling: dict[str, FrozenValue]) -> bool:
-    for name, value in settings.items():
-        limit = ceiling[name]
-        if isinstance(value, int | float) and isinstance(limit, int | float):
-            if value > limit:
-                return False
-        elif value != limit:
-            return False
-    return True

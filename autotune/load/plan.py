@@ -102,3 +102,13 @@ def plan_hash(spec: LoadSpec, level: Level, turns: Iterator[Turn]) -> str:
         fields += f"{turn.images} images\n" if turn.images else ""
         digest.update(fields.encode())
     return digest.hexdigest()
+
+
+def plan_hashes(spec: LoadSpec) -> tuple[str, ...]:
+    """The plan hash of every level of a load, in their order: what the reports of its trials carry.
+
+    Raises:
+        SpecError: a trace or a file of lengths cannot be read.
+    """
+    levels = enumerate(levels_of(spec))
+    return tuple(plan_hash(spec, level, planned_turns(spec, level, number)) for number, level in levels)

@@ -17,6 +17,8 @@ Direction: TypeAlias = Literal["maximize", "minimize"]
 LATENCIES = frozenset({"ttft", "tpot", "itl", "e2e"})
 REPEATS = frozenset({"sentinel", "alone", "beside", "confirm", "minimise"})
 """Origins of measurements that repeat a known configuration: they prove or watch, they do not search."""
+TAKEN_OVER = "warm"
+"""Origin of measurements of an earlier study: they steer the search, use up no budget, and are in no claim."""
 CLEAR_VIOLATION = 0.05
 """A failed gate is told as at least this far from passing, so that noise at the limit cannot hide it."""
 
@@ -103,6 +105,13 @@ class Objectives:
         found = [self._value(item, record.outcome.load.levels, record.gpus) for item in self.items]
         values = tuple(value for value in found if value is not None and math.isfinite(value))
         return values if len(values) == len(self.items) else None
+
+    def complete(self, record: TrialRecord) -> bool:
+        """Whether a record tells of every objective and every limit; one of another study need not."""
+        if not isinstance(record.outcome, Measured):
+            return record.outcome.learn
+        known = all(one.estimate(slo.key) is not None for one in record.outcome.load.levels for slo in self.slos)
+        return known and self.values(record) is not None
 
     def constraints(self, record: TrialRecord) -> tuple[float, ...]:
         """One number per SLO, one for the quality gate, one for `feasible`; above 0 is violated. Always all of them.

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
+from autotune.search.objectives import TAKEN_OVER
 from autotune.search.screen import Key, Point
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.defaults import lowers
 
 if TYPE_CHECKING:
     from autotune.search.proposer import Setting
@@ -61,20 +63,21 @@ class RunningEngine:
 
     Attributes:
         started: the configuration of its start; live settings cannot exceed it.
+        chosen: what the engine says it runs with, for settings that its start left open.
     """
 
     started: EngineConfig
+    chosen: tuple[tuple[str, FrozenValue], ...] = ()
 
     def reaches(self, config: EngineConfig, live: Collection[str]) -> bool:
         """`config` is a live change away: same restart key, no live setting above what the engine started with."""
         if not live or self.started.restart_key(live) != config.restart_key(live):
             return False
         before, after = self.started.split(live)[1], config.split(live)[1]
-        return before.keys() == after.keys() and all(_at_most(after[name], before[name]) for name in after)
-
-
-def _at_most(value: object, limit: object) -> bool:
-    return isinstance(value, int | float) and isinstance(limit, int | float) and value <= limit
+        limits = {**dict(self.chosen), **before}
+        return before.keys() <= after.keys() and all(
+            name in limits and lowers(name, value, limits[name]) for name, value in after.items()
+        )
 
 
 class PointCosts:
@@ -86,7 +89,7 @@ class PointCosts:
         self._compiles = frozenset([*setting.compiles, *layouts]) if setting.compiles else None
         self._model = CostModel.learnt(history, setting.costs)
         running = running_engine([one for one in history if one.place == place]) if setting.live else None
-        self._running = self._locate(running.started) if running is not None else None
+        self._running = self._limits(running) if running is not None else None
         started = (record for record in history if not isinstance(record.outcome, Broken))
         points = (record.proposal.point or self._locate(record.config) for record in started)
         self._compiled = frozenset(self._compilation(point) for point in points if point is not None)
@@ -111,7 +114,7 @@ class PointCosts:
             return []
         point, space = dict(self._running), self._screen.space
         names = [name for name in point if name in self._live and space.by_name[name].ordered]
-        axes = [_up_to(space.by_name[name].values, point[name]) for name in names]
+        axes = [_up_to(name, space.by_name[name].values, point[name]) for name in names]
         if not names:
             return []
         combinations = list(itertools.islice(itertools.product(*axes), 4096))
@@ -123,7 +126,7 @@ class PointCosts:
         if self._group(key) != self._group(self._running):
             return False
         limits = dict(self._running)
-        return all(_at_most(value, limits.get(name)) for name, value in key if name in self._live)
+        return all(name in limits and lowers(name, value, limits[name]) for name, value in key if name in self._live)
 
     def _group(self, key: Key) -> Key:
         return tuple(item for item in key if item[0] not in self._live)
@@ -134,13 +137,20 @@ class PointCosts:
             return self._group(key)
         return tuple(item for item in key if item[0] in self._compiles)
 
+    def _limits(self, running: RunningEngine) -> Key | None:
+        """The running engine's place in the space; live settings that its start left open are those that it chose."""
+        key = self._locate(running.started)
+        given, chosen = dict(running.started.args), dict(running.chosen)
+        open_ = {name for name in self._live if name not in given and name in chosen}
+        return tuple((name, chosen[name] if name in open_ else value) for name, value in key) if key else None
+
     def _locate(self, config: EngineConfig) -> Key | None:
         point = self._screen.space.point_of(config)
         return self._screen.key(point) if point is not None else None
 
 
-def _up_to(values: Sequence[FrozenValue], limit: FrozenValue) -> Sequence[FrozenValue]:
-    return values[: values.index(limit) + 1] if limit in values else ()
+def _up_to(name: str, values: Sequence[FrozenValue], limit: FrozenValue) -> Sequence[FrozenValue]:
+    return [value for value in values if lowers(name, value, limit)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +175,11 @@ class Efficiency:
 
 
 def efficiency(history: Sequence[TrialRecord]) -> Efficiency:
-    """Points per GPU hour and share of time measuring. A trial without GPUs counts as one device."""
+    """Points per GPU hour and share of time measuring. A trial without GPUs counts as one device.
+
+    What an earlier study measured is not of this one.
+    """
+    history = [record for record in history if record.proposal.origin != TAKEN_OVER]
     hours = sum(record.seconds * max(record.gpus, 1) for record in history) / 3600
     measuring = sum((stage(one, "warmup") + stage(one, "measure")) * max(one.gpus, 1) for one in history) / 3600
     loads = [record.outcome.load for record in history if isinstance(record.outcome, Measured)]
@@ -188,15 +202,17 @@ def stage(record: TrialRecord, name: str) -> float:
 
 def running_engine(history: Sequence[TrialRecord]) -> RunningEngine | None:
     """The engine that can still be running after the last record: the latest start, if nothing has failed since."""
-    started: EngineConfig | None = None
+    started: TrialRecord | None = None
     for record in history:
         if isinstance(record.outcome, Infeasible) and not record.outcome.started:
             continue
         if not isinstance(record.outcome, Measured):
             started = None
         elif record.restarted:
-            started = record.config
-    return RunningEngine(started) if started is not None else None
+            started = record
+    if started is None:
+        return None
+    return RunningEngine(started.config, started.resolved.values if started.resolved is not None else ())
 
 
 def _measuring(record: TrialRecord) -> float:

@@ -1,19 +1,27 @@
-"""Records of an earlier study: taken over where they were measured under the same conditions, else only tried again."""
+"""Records of an earlier study: taken over where they were measured under the same conditions, else only tried again.
+
+What is taken over steers the search and nothing else. It is never part of a claim: finalists and baseline are measured
+afresh, and so is the baseline that everything is compared with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from autotune.outcome import Measured, Proposal, TrialRecord
+from autotune.outcome import Proposal, TrialRecord
 from autotune.search.front import front_of
-from autotune.search.objectives import REPEATS, Objectives, searched
+from autotune.search.objectives import REPEATS, TAKEN_OVER, Objectives, searched
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.experts import Expert
 from autotune.space.space import SearchSpace
 
 WARM = 8
 """So many configurations of an earlier study are tried first."""
+Differs: TypeAlias = Callable[[TrialRecord], str]
+"""In what the conditions of a record differ from today's, in a few words; empty where they are the same."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Reuse:
     """What an earlier study gives to a new one.
 
     Attributes:
-        taken: records to store as they are (origin `warm`); the conditions were the same.
+        taken: records to store as they are (origin `warm`); the conditions were the same. They cost this study nothing.
         warm: points to propose right after the baseline; the conditions differ, or the record was not complete.
         sentence: for the reader.
     """
@@ -37,9 +45,9 @@ def reuse(
     objectives: Objectives,
     space: SearchSpace,
     base: EngineConfig,
-    environment: Mapping[str, str],
-    load: str,
+    differs: Differs,
     source: str,
+    anew: Collection[str] = (),
 ) -> Reuse:
     """Judge every record of an earlier study.
 
@@ -48,38 +56,42 @@ def reuse(
         objectives: of the new study.
         space: of the new study.
         base: arguments that every trial of the new study gets.
-        environment: fingerprint of the new study (host, card, driver, engine, model).
-        load: plan hash of the new study's load (lengths and arrival times); empty where it is not known yet.
+        differs: what separates a record's conditions from those of the new study.
         source: name of the earlier study, for notes.
+        anew: hashes of configurations that are measured again whatever is known of them, such as the baseline.
     """
     taken: list[TrialRecord] = []
+    reasons: Counter[str] = Counter()
     for record in searched(old):
-        if not _same_conditions(record, environment, load):
+        if record.config.hash in anew:
             continue
         point = space.point_of(record.config)
-        inside = point is not None and space.config(point, base).hash == record.config.hash
-        if inside and point is not None and not space.violations(point):
+        if point is None or space.violations(point) or space.config(point, base).hash != record.config.hash:
+            reasons["not in this study's space"] += 1
+        elif not objectives.complete(record):
+            reasons["an objective or a limit was not measured"] += 1
+        elif reason := differs(record):
+            reasons[reason] += 1
+        else:
             taken.append(_taken(record, point, source))
     hashes = {record.config.hash for record in taken}
-    warm = tuple(_warm(old, objectives, space, base, hashes, source))
-    count = f"{len(taken)} measurements taken over from {source}"
-    return Reuse(tuple(taken), warm, f"{count}, {len(warm)} of its configurations tried again first")
+    rest = [record for record in old if record.config.hash not in anew]
+    warm = tuple(_warm(rest, objectives, space, base, hashes, source))
+    return Reuse(tuple(taken), warm, _sentence(source, len(taken), len(warm), reasons))
 
 
-def _same_conditions(record: TrialRecord, environment: Mapping[str, str], load: str) -> bool:
-    """The same fingerprint and, for a measurement, the same load; unknown is not the same."""
-    if not record.environment or dict(record.environment) != dict(environment):
-        return False
-    if isinstance(record.outcome, Measured):
-        plans = {level.plan_hash for level in record.outcome.load.levels}
-        return load != "" and plans == {load}
-    return True
+def _sentence(source: str, taken: int, warm: int, reasons: Counter[str]) -> str:
+    count = f"{taken} measurement{'s' if taken != 1 else ''} taken over from {source}"
+    tried = f"{warm} of its configurations tried again first"
+    left = "; ".join(f"{number} not taken over: {reason}" for reason, number in reasons.most_common(3))
+    return ", ".join([count, tried]) + (f" ({left})" if left else "")
 
 
 def _taken(record: TrialRecord, point: Mapping[str, FrozenValue], source: str) -> TrialRecord:
-    origin = record.proposal.origin if record.proposal.origin == "baseline" else "warm"
     note = f"measured in {source}, trial {record.number}"
-    return replace(record, proposal=Proposal(record.config, tuple(sorted(point.items())), origin, note))
+    proposal = Proposal(record.config, tuple(sorted(point.items())), TAKEN_OVER, note)
+    # Its seconds were spent by the earlier study, and no engine of this one runs because of it.
+    return replace(record, proposal=proposal, seconds=0.0, stage_seconds=(), phases=(), restarted=False, attempt=1)
 
 
 def _warm(

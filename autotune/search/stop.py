@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.outcome import Infeasible, TrialRecord
 from autotune.search.front import feasible_hypervolume, losses_of, reference_of
-from autotune.search.objectives import REPEATS, Objectives
+from autotune.search.objectives import REPEATS, TAKEN_OVER, Objectives
 from autotune.spec.study import SearchSpec
 
 GAIN = 0.005
@@ -76,13 +76,14 @@ def _words(seconds: float) -> str:
 def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:
     """The trials that use up a budget: learnt something, took an engine start, and are no repeats.
 
-    A baseline that cannot serve ends a study before it has begun, so it uses up nothing either.
+    A baseline that cannot serve ends a study before it has begun, so it uses up nothing either. Nor does what an
+    earlier study measured.
     """
     return [
         record
         for record in history
         if record.outcome.learn
-        and record.proposal.origin not in REPEATS
+        and record.proposal.origin not in (*REPEATS, TAKEN_OVER)
         and not (
             isinstance(record.outcome, Infeasible)
             and (not record.outcome.started or record.proposal.origin == "baseline")
@@ -91,17 +92,21 @@ def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def trials_without_gain(history: Sequence[TrialRecord], objectives: Objectives) -> int:
-    """Measured trials since the feasible hypervolume last grew. 0 before the first feasible trial."""
+    """Measured trials since the feasible hypervolume last grew. 0 before the first feasible trial.
+
+    What an earlier study measured has to be surpassed, too.
+    """
+    known = [one for one in history if one.proposal.origin == TAKEN_OVER and objectives.values(one) is not None]
     trials = [one for one in counted(history) if objectives.values(one) is not None]
-    if not any(objectives.feasible(record) for record in trials):
+    if not trials or not any(objectives.feasible(record) for record in (*known, *trials)):
         return 0
-    reference = reference_of(losses_of(trials, objectives))
-    total = feasible_hypervolume(trials, objectives, reference)
+    reference = reference_of(losses_of([*known, *trials], objectives))
+    total = feasible_hypervolume([*known, *trials], objectives, reference)
     # Volumes only grow along the study, so the last gain is where the prefix first comes close to the total.
-    low, high = 1, len(trials)
+    low, high = 0 if known else 1, len(trials)
     while low < high:
         middle = (low + high) // 2
-        if feasible_hypervolume(trials[:middle], objectives, reference) >= total * (1 - GAIN):
+        if feasible_hypervolume([*known, *trials[:middle]], objectives, reference) >= total * (1 - GAIN):
             high = middle
         else:
             low = middle + 1

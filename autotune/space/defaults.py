@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from autotune.space.config import Change, EngineConfig, FrozenValue
 
 _BIG_CARD = 70 * 2**30
@@ -74,3 +76,27 @@ def _spelt_out(change: Change) -> bool:
     before = default if change.before is None else change.before
     after = default if change.after is None else change.after
     return before == after
+
+
+UNLIMITED: dict[str, FrozenValue] = {"long_prefill_token_threshold": 0}
+"""Limits whose value of nothing means that there is none."""
+
+
+def lowers(name: str, value: FrozenValue, limit: FrozenValue) -> bool:
+    """Whether an engine that was started with `limit` can be lowered to `value` while it runs; equal is low enough.
+
+    Numbers only: whatever else differs needs a new process.
+    """
+    if value == limit:
+        return True
+    if isinstance(value, bool) or isinstance(limit, bool):
+        return False
+    if not isinstance(value, int | float) or not isinstance(limit, int | float):
+        return False
+    without = UNLIMITED.get(name)
+    return value != without and (limit == without or value < limit)
+
+
+def live_defaults(names: Collection[str]) -> dict[str, FrozenValue]:
+    """Those of `names` whose default is the same in every vLLM; what the others are, only a running engine knows."""
+    return {name: STABLE[name] for name in names if name in STABLE}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.engine.keeper import EngineKeeper
 from autotune.engine.listeners import PortHold, listening_inodes
 from autotune.engine.protocol import Engine, Lease, StartFailure
 from autotune.engine.registry import ENGINES, create_engine
@@ -59,6 +60,25 @@ class TestSimulated(EngineContract):
             assert not await running.reconfigure({"max_num_seqs": 64}), "more than it was started with"
         finally:
             await running.stop()
+
+    async def test_a_start_that_leaves_limits_open_serves_what_is_below_the_engines_own(self, tmp_path: Path) -> None:
+        """A baseline as one has it, without any limits: its live siblings need no restart, more than it has does."""
+        keeper = EngineKeeper(self.engine(), Lease((), 0))
+        try:
+            first = await keeper.obtain(EngineConfig(), folder=tmp_path / "0")
+            assert not isinstance(first, StartFailure) and first.restarted
+            own = dict(first.engine.resolved.values)["max_num_seqs"]
+            assert isinstance(own, int)
+            for settings in ({"max_num_seqs": 8}, {"max_num_seqs": own, "long_prefill_token_threshold": 512}, {}):
+                found = await keeper.obtain(EngineConfig.of(settings), folder=tmp_path / "1")
+                assert not isinstance(found, StartFailure) and not found.restarted, settings
+            assert not keeper.can_serve(EngineConfig.of({"max_num_seqs": own + 1}))
+            again = await keeper.obtain(EngineConfig.of({"max_num_seqs": 8}), folder=tmp_path / "2", fresh=True)
+            assert not isinstance(again, StartFailure) and again.restarted
+            assert not keeper.can_serve(EngineConfig()), "8 is not what the engine would choose"
+            assert not keeper.can_serve(EngineConfig.of({"max_num_seqs": 9}))
+        finally:
+            await keeper.release()
 
 
 class TestCommand(EngineContract):

@@ -6,14 +6,17 @@ from pathlib import Path
 import optuna
 import pytest
 
+from autotune.engine.protocol import Resolved
 from autotune.outcome import Broken, Infeasible, Outcome, Proposal, TrialRecord
 from autotune.search.drift import drift_of, next_sentinel
+from autotune.search.objectives import Slo
 from autotune.search.proposer import create_proposer
 from autotune.search.restart import CostModel, RunningEngine, efficiency, running_engine
-from autotune.search.reuse import reuse
+from autotune.search.reuse import Reuse, reuse
 from autotune.search.stop import StopRule, trials_without_gain
 from autotune.search.view import OptunaView
-from autotune.space.config import EngineConfig
+from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.defaults import lowers
 from autotune.space.space import Parameter
 from autotune.spec.study import SearchSpec
 from autotune.testing.toy import BASELINE, OBJECTIVES, measured, play, record_of, toy_space
@@ -120,6 +123,35 @@ class TestCosts:
         assert (found.restarts, found.live_changes) == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "limit", "within"),
+    [
+        ("max_num_seqs", 8, 64, True), ("max_num_seqs", 64, 64, True), ("max_num_seqs", 65, 64, False),
+        ("long_prefill_token_threshold", 512, 0, True), ("long_prefill_token_threshold", 0, 512, False),
+        ("long_prefill_token_threshold", 0, 0, True), ("async_scheduling", False, True, False),
+    ],
+)  # fmt: skip
+def test_a_limit_is_never_raised_above_what_the_engine_started_with(
+    name: str, value: FrozenValue, limit: FrozenValue, within: bool
+) -> None:
+    """A threshold of 0 is no threshold: the highest there is."""
+    assert lowers(name, value, limit) is within
+
+
+def test_limits_that_a_start_left_open_are_those_that_the_engine_chose() -> None:
+    resolved = Resolved(values=(("seqs", 128),))
+    rows = [replace(record_of(0, Proposal(EngineConfig.of({"block": 16}), origin="baseline"), speed(1)),
+                    restarted=True, resolved=resolved)]  # fmt: skip
+    engine = running_engine(rows)
+    assert engine is not None
+    assert engine.reaches(EngineConfig.of({"block": 16, "seqs": 128}), ["seqs"])
+    assert engine.reaches(EngineConfig.of({"block": 16}), ["seqs"])
+    assert not engine.reaches(EngineConfig.of({"block": 16, "seqs": 129}), ["seqs"])
+    assert not engine.reaches(EngineConfig.of({"block": 16, "batched": 1}), ["seqs", "batched"]), "not known"
+    given = replace(rows[0], proposal=Proposal(EngineConfig.of({"block": 16, "seqs": 64})))
+    assert not RunningEngine(given.config).reaches(EngineConfig.of({"block": 16}), ["seqs"]), "64 is not the default"
+
+
 class TestReuse:
     conditions = (("card", "h100"), ("vllm", "0.32.0"))
 
@@ -133,25 +165,49 @@ class TestReuse:
             rows.append(replace(one, outcome=outcome, environment=self.conditions))
         return rows
 
-    def call(self, environment: dict[str, str], load: str):  # type: ignore[no-untyped-def]
+    def call(self, differs: str = "", **more) -> Reuse:  # type: ignore[no-untyped-def]
         return reuse(
-            self.old(), objectives=OBJECTIVES, space=toy_space(), base=EngineConfig(), environment=environment,
-            load=load, source="last week",
+            self.old(), objectives=more.get("objectives", OBJECTIVES), space=toy_space(), base=EngineConfig(),
+            differs=lambda _: differs, source="last week", anew=more.get("anew", ()),
         )  # fmt: skip
 
     def test_the_same_conditions_are_taken_over(self) -> None:
-        found = self.call(dict(self.conditions), "p1")
-        assert len(found.taken) == 12 and found.warm == ()
-        assert {one.proposal.origin for one in found.taken} == {"baseline", "warm"}
+        found = self.call(anew=(BASELINE.hash,))
+        assert len(found.taken) == 11 and found.warm == ()
+        assert {one.proposal.origin for one in found.taken} == {"warm"}
+        assert BASELINE.hash not in {one.config.hash for one in found.taken}, "the baseline is measured anew"
         proposer = create_proposer("auto", toy_space(), OBJECTIVES, EngineConfig(), 2, (), lambda _: None, BASELINE)
         following = proposer.propose(list(found.taken))
-        assert following is not None and following.config.hash not in {one.config.hash for one in found.taken}
+        assert following is not None and following.config.hash == BASELINE.hash
+        rows = [replace(one, number=number) for number, one in enumerate(found.taken)]
+        then = proposer.propose([*rows, replace(self.old()[0], number=99)])
+        assert then is not None and then.config.hash not in {one.config.hash for one in found.taken}
 
-    def test_another_load_or_driver_only_warms(self) -> None:
-        for environment, load in (({"card": "h100", "vllm": "0.33.0"}, "p1"), (dict(self.conditions), "")):
-            found = self.call(environment, load)
-            assert not any(one.outcome.kind == "measured" for one in found.taken)
-            assert 1 <= len(found.warm) <= 8 and found.warm[0].source == "last week"
+    def test_other_conditions_only_warm_and_say_why(self) -> None:
+        found = self.call("driver: 580 before, 590 now")
+        assert found.taken == ()
+        assert 1 <= len(found.warm) <= 8 and found.warm[0].source == "last week"
+        assert "12 not taken over: driver: 580 before, 590 now" in found.sentence
+
+    def test_what_a_new_objective_needs_must_have_been_measured(self) -> None:
+        wanted = replace(OBJECTIVES, slos=(Slo("tpot_p99_ms", 40.0),))
+        found = self.call(objectives=wanted)
+        assert not any(one.outcome.kind == "measured" for one in found.taken)
+        assert "an objective or a limit was not measured" in found.sentence
+
+    def test_what_is_taken_over_uses_up_no_budget(self) -> None:
+        taken = [replace(one, number=number) for number, one in enumerate(self.call().taken)]
+        assert StopRule(trials=1, gpu_hours=0.01).check(taken, OBJECTIVES, elapsed=0.0) is None
+        assert efficiency(taken).gpu_hours == 0 and efficiency(taken).live_changes == 0
+        assert running_engine(taken) is None
+
+    def test_patience_counts_from_what_was_known(self) -> None:
+        """Trials that add nothing to the front of the earlier study are trials without a gain."""
+        taken = [replace(one, number=number) for number, one in enumerate(self.call().taken)]
+        worst = max((one for one in self.old() if OBJECTIVES.feasible(one)), key=OBJECTIVES.rank)
+        own = [replace(worst, number=20 + number) for number in range(3)]
+        assert trials_without_gain([*taken, *own], OBJECTIVES) == 3
+        assert trials_without_gain(own, OBJECTIVES) == 2
 
 
 class TestView:
