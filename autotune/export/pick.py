@@ -15,6 +15,7 @@ from autotune.export.secrets import without_secrets
 from autotune.export.values import Evidence, ExportInput, Measure
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityVerdict
+from autotune.quality.wording import evidence
 from autotune.report.wording import outcome_text
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.front import baseline_of, front_of, knee_of
@@ -178,7 +179,7 @@ def _evidence(study: Study, records: Sequence[TrialRecord], objectives: Objectiv
 def _quality(record: TrialRecord | None) -> str:
     if record is None or not isinstance(record.outcome, Measured) or record.outcome.quality is None:
         return ""
-    return f"quality gate {record.outcome.quality.verdict}"
+    return evidence(record.outcome.quality)
 
 
 def _warnings(record: TrialRecord | None, objectives: Objectives) -> tuple[str, ...]:

@@ -164,6 +164,9 @@ def _shared_changes(group: Sequence[TrialRecord], baseline: EngineConfig) -> str
 
 
 def _check(check: QualityCheck) -> CheckView:
+    if check.tier in (0, 3):  # holds or does not: a bar would mean nothing
+        text = {"passed": "holds", "failed": "does not hold"}.get(str(check.verdict), "is open")
+        return CheckView(check.name, True, text, 0.0, 0.0, 0.0, 0.0, str(check.verdict), redact(check.note))
     value, low, high = check.estimate.value, check.estimate.low, check.estimate.high
     limit, noise = check.limit, check.noise
     if check.name.startswith("agreement"):  # a share that must stay above its limit: its shortfall counts
@@ -173,6 +176,7 @@ def _check(check: QualityCheck) -> CheckView:
     text = f"{check.estimate.value:.3g} [{check.estimate.low:.3g}, {check.estimate.high:.3g}], limit {check.limit:g}"
     return CheckView(
         check.name,
+        False,
         text,
         value / scale,
         low / scale,

@@ -59,9 +59,10 @@ class LevelView:
 @dataclass(frozen=True, slots=True)
 class CheckView:
     """One statistic of the quality gate. `used` is the share of its limit that it takes up, as are `low`, `high` and
-    `noise`: above 1 the check fails."""
+    `noise`: above 1 the check fails. A `plain` check holds or does not: it has no figure and no limit."""
 
     name: str
+    plain: bool
     text: str
     used: float
     low: float

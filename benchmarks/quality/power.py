@@ -73,12 +73,15 @@ class Measured:
 
 
 @asynccontextmanager
-async def engine(model: Path, folder: Path) -> AsyncIterator[RunningEngine]:
+async def engine(
+    model: Path, folder: Path, args: Mapping[str, object] = CONFIG, env: Mapping[str, str] | None = None
+) -> AsyncIterator[RunningEngine]:
     spec = StudySpec.model_validate(
         {"name": "power", "model": str(model), "hardware": {"gpus": 0},
-         "engine": {"python": "cpu", "args": CONFIG, "ready_timeout": 600}}
+         "engine": {"python": "cpu", "args": dict(args), "env": dict(env or {}), "ready_timeout": 600}}
     )  # fmt: skip
-    running = await create_engine(spec).start(EngineConfig.of(CONFIG), Lease((), 0), folder=folder)
+    config = EngineConfig.of(dict(args), env=dict(env or {}))
+    running = await create_engine(spec).start(config, Lease((), 0), folder=folder)
     if isinstance(running, StartFailure):
         raise SystemExit(f"the engine does not start: {running.failure.reason} ({running.log})")
     try:
@@ -281,6 +284,8 @@ def main() -> None:
         options.folder.mkdir(parents=True, exist_ok=True)
         suite = Suite(options.documents, options.positions, concurrency=4)
         asyncio.run(_measure_all(options.folder.resolve(), suite, kept, one_round=options.only == "round"))
+    if options.only == "round":
+        return
     text = tables.page(kept.ordered(), kept.noise, power, kept.documents, kept.positions)
     (HERE / "RESULTS.md").write_text(text, "utf-8")
     sys.stdout.write(text)

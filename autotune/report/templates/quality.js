@@ -1,10 +1,10 @@
-// Every statistic of the gate as a share of its limit, with its noise floor.
+// Every statistic of the gate as a share of its limit, with its noise floor; checks without a figure in words.
 const VERDICTS = { passed: "var(--good)", failed: "var(--bad)", undecided: "var(--limit)", skipped: "var(--quiet)" };
 
 function drawChecks(view, width) {
   const line = 30, left = Math.min(130, width * 0.36);
   const box = frame(width, view.checks.length * line + 34, { left, right: 14, top: 6, bottom: 28, label: `Quality checks, ${view.verdict}` });
-  const most = Math.max(1.25, Math.min(3, Math.max(...view.checks.map((check) => check.high ?? check.used ?? 0))));
+  const most = Math.max(1.25, Math.min(3, Math.max(0, ...view.checks.map((check) => check.high ?? check.used ?? 0))));
   const at = scale([0, most * 100], box.x0, box.x1, { zero: true, pad: 0, log: false, count: 4 });
   for (const tick of at.ticks) {
     box.root.append(draw("line", { class: "gridline", x1: at(tick), x2: at(tick), y1: box.y1, y2: box.y0 }));
@@ -15,8 +15,12 @@ function drawChecks(view, width) {
   view.checks.forEach((check, index) => {
     const y = box.y1 + index * line + 5, colour = VERDICTS[check.verdict] || "var(--quiet)";
     const tips = tipped(() => [html("div", { class: "head" }, `${check.name}: ${check.verdict}`), html("div", {}, check.text),
-      tipRow("noise floor", `${number((check.noise ?? 0) * 100)} % of the limit`), check.note ? html("div", { class: "words" }, check.note) : ""]);
+      check.plain ? "" : tipRow("noise floor", `${number((check.noise ?? 0) * 100)} % of the limit`), check.note ? html("div", { class: "words" }, check.note) : ""]);
     box.root.append(draw("text", { x: left - 10, y: y + 13, "text-anchor": "end" }, cut(check.name, Math.floor(left / 7))));
+    if (check.plain) {
+      box.root.append(draw("text", { x: at(0) + 4, y: y + 13, fill: colour, ...tips }, check.verdict === "passed" ? "✓ holds" : check.verdict === "failed" ? "✗ does not hold" : "? open"));
+      return;
+    }
     box.root.append(draw("rect", { x: at(0), y, width: Math.max(1, inside(check.used) - at(0)), height: 18, rx: 3, fill: colour, opacity: 0.8, ...tips }));
     box.root.append(draw("line", { x1: inside(check.low), x2: inside(check.high), y1: y + 9, y2: y + 9, stroke: "var(--ink)", "stroke-width": 1.3 }));
     box.root.append(draw("line", { x1: inside(check.noise), x2: inside(check.noise), y1: y - 3, y2: y + 21, stroke: "var(--ink)", "stroke-width": 2 }));

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.load.report import Estimate, Level, LevelReport, LoadReport
 from autotune.outcome import Infeasible, Measured, Outcome, Proposal, TrialRecord
+from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.result import Recommendation, StudyResult
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
@@ -28,6 +29,13 @@ POINTS = (  # max_num_seqs, output tokens per second, TTFT p95 in ms
     (256, 4000.0, 400.0), (384, 5200.0, 460.0), (512, 5600.0, 700.0), (64, 2000.0, 120.0), (128, 4100.0, 200.0),
 )  # fmt: skip
 
+QUALITY = QualityReport(
+    QualityVerdict.UNDECIDED,
+    (QualityCheck(1, "kl", Estimate(0.019, 0.017, 0.022, 3072), 0.02, 0.0002, QualityVerdict.UNDECIDED, ""),),
+    0.0, "0123456789ab", 4.0,
+)  # fmt: skip
+"""What the gate found on the fourth of them."""
+
 
 def _measured(tokens: float, ttft: float) -> Measured:
     def level(load: float, scale: float) -> LevelReport:
@@ -39,7 +47,7 @@ def _measured(tokens: float, ttft: float) -> Measured:
         rows = tuple((key, Estimate(v, 0.98 * v, 1.02 * v, 500)) for key, v in figures.items())
         return LevelReport(Level("closed", load), rows, requests=500, window_s=30.0)
 
-    return Measured(LoadReport((level(16, 0.5), level(64, 1.0))))
+    return Measured(LoadReport((level(16, 0.5), level(64, 1.0))), QUALITY if tokens == POINTS[3][1] else None)
 
 
 def _record(number: int, origin: str, seqs: int, outcome: Outcome) -> TrialRecord:

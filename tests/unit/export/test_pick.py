@@ -28,6 +28,14 @@ def test_the_recommendation_brings_its_proof(study: Study) -> None:
     assert not found.evidence.warnings
 
 
+def test_a_pick_by_number_brings_the_gates_figures(study: Study) -> None:
+    found = read_export(study, "trial:3").evidence.quality
+    assert found == (
+        "not decided (kl straddle their limits): "
+        "KL 0.019 (0.017 to 0.022) nats per token while reading, limit 0.02, noise 0.0002"
+    )
+
+
 def test_what_was_not_proven_says_so(study: Study) -> None:
     assert "not confirmed" in read_export(study, "best-throughput").evidence.claim
     assert "does not hold" in read_export(study, "trial:2").evidence.warnings[0]

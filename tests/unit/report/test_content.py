@@ -10,6 +10,7 @@ import pytest
 from autotune.engine.protocol import Resolved
 from autotune.errors import SpecError
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
+from autotune.quality.sanity import yes_or_no
 from autotune.report.content import gather, read_content
 from autotune.report.failures import EXCERPT_LINES
 from autotune.report.values import ReportContent, Standing
@@ -30,6 +31,22 @@ def test_every_standing_is_told_apart(content: ReportContent, records: tuple[Tri
                 assert trial.standing is (Standing.INFEASIBLE if started else Standing.REFUSED)
             case Measured(quality=quality):
                 assert (trial.standing is Standing.QUALITY) == (quality is not None and quality.verdict == "failed")
+
+
+def test_a_check_without_a_figure_is_told_in_words_and_not_as_a_share_of_a_limit(
+    records: tuple[TrialRecord, ...],
+) -> None:
+    """A failed one would be an empty bar, a passed one a bar that fills its limit."""
+    number, measured = next((one.number, one.outcome) for one in records
+                            if isinstance(one.outcome, Measured) and one.outcome.quality is not None)  # fmt: skip
+    assert measured.quality is not None
+    plain = yes_or_no("tokenizer", False, "splits the probe differently")
+    quality = replace(measured.quality, checks=(plain, *measured.quality.checks), precision_key="other")
+    changed = [replace(one, outcome=replace(measured, quality=quality)) if one.number == number else one
+               for one in records]  # fmt: skip
+    (view,) = [view for view in gather(history_spec(), changed).quality if view.key == "other"]
+    assert (view.checks[0].plain, view.checks[0].used, view.checks[0].text) == (True, 0.0, "does not hold")
+    assert not any(check.plain for check in view.checks[1:])
 
 
 def test_the_front_is_the_search_s_front(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:

@@ -1,0 +1,1 @@
+"""A Triton back end for CPUs that leaves everything to the interpreter."""
