@@ -189,7 +189,7 @@ def as_plain(level: LevelReport, *, as_vllm: bool) -> dict[str, object]:
     """A level for machines."""
     plain: dict[str, object] = {
         "level": level.level.value, "kind": level.level.kind, "valid": not level.invalid,
-        "invalid": list(level.invalid),
+        "invalid": list(level.invalid), "notes": list(level.notes),
         "stopped": level.stopped, "requests": level.requests, "errors": level.errors, "window_s": level.window_s,
         "warmup_s": level.warmup_s, "plan_hash": level.plan_hash, "content_hash": level.content_hash,
         "engine": dict(level.engine),

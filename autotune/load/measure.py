@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from autotune.load.agreement import check_profile
 from autotune.load.alphabet import find_alphabet
 from autotune.load.client import LoadClient
 from autotune.load.early import HopelessRule, Progress
@@ -27,6 +28,7 @@ from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
 
 __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
 
+NOT_STEADY = "the warm-up ended before two waves agreed"
 IDLE_TIMEOUT = 10.0
 """Real seconds to wait between levels until the server has dropped the cancelled requests."""
 
@@ -172,6 +174,11 @@ def _report(
         invalid += check_engine(
             records, watch, load, start=result.began, scale=target.time_scale, expected_hits=maker.expected_hits
         )
+    profile = check_profile(
+        records, window, watch, load, level, start=result.began, scale=target.time_scale, finite=result.finite
+    )
+    if result.stopped is None:
+        invalid += profile.invalid
     gpu = watch.gpus.figures() if watch.gpus is not None else {}
     if "output_throughput" in figures and gpu.get("gpu_power_watts", 0.0) > 0:
         watts, rate = gpu["gpu_power_watts"], figures["output_throughput"]
@@ -198,4 +205,5 @@ def _report(
         content_hash=maker.content_hash,
         plan_hash=plan_hash(load, level, session.plan(level, number)),
         samples=samples,
+        notes=profile.notes if result.steady else (*profile.notes, NOT_STEADY),
     )

@@ -43,8 +43,9 @@ def cell(report: LevelReport, key: str) -> str:
 
 
 def remarks(report: LevelReport) -> str:
-    """Why a level cannot be believed or was stopped; empty for a good one."""
-    return "; ".join((*report.invalid, *([report.stopped] if report.stopped else [])))
+    """Why a level cannot be believed or was stopped, and its notes; empty where there is nothing to say."""
+    doubts = [f"invalid: {reason}" for reason in report.invalid]
+    return "; ".join((*doubts, *([report.stopped] if report.stopped else []), *report.notes))
 
 
 def _points(report: BenchReport) -> list[tuple[LevelReport, float, float]]:

@@ -43,6 +43,7 @@ class LevelReport:
         content_hash: hash of the sent contents.
         plan_hash: hash of lengths and arrival times; equal for all trials of a study.
         samples: request-level arrays (.npz), or None.
+        notes: what is to be known of a valid measurement: overload, preemptions, requests held up before the engine.
     """
 
     level: Level
@@ -57,6 +58,7 @@ class LevelReport:
     content_hash: str = ""
     plan_hash: str = ""
     samples: Path | None = None
+    notes: tuple[str, ...] = ()
 
     def estimate(self, key: str) -> Estimate | None:
         """The figure of one metric, or None where this level has none."""

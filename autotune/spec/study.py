@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from autotune.spec import checks
 from autotune.spec.checks import Problem
+from autotune.spec.expect import ExpectSpec
 from autotune.spec.hardware import ClusterSpec, HardwareSpec
 from autotune.spec.images import ImagesSpec
 from autotune.spec.part import ArgValue, Part, Scalar
@@ -23,6 +24,7 @@ __all__ = [
     "CommandSpec",
     "ConfirmSpec",
     "EngineSpec",
+    "ExpectSpec",
     "HardwareSpec",
     "LayoutSpec",
     "ImagesSpec",
@@ -229,6 +231,8 @@ class LoadSpec(Part):
     """Before the window."""
     window: WindowSpec = WindowSpec(duration=20.0)
     """The measured window."""
+    expect: ExpectSpec | None = None
+    """What the profile takes for granted about preemptions and queue. Default: nothing; they are results."""
     request_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
     """A request without an end after so long is an error."""
     seed: int = 1

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from autotune.load.client import LoadClient
+from autotune.load.enginewatch import MetricsSource, metrics_of
 from autotune.load.report import Target
 
 HERE = Path(__file__).parent
@@ -99,6 +100,7 @@ class MockServer:
         self.server: asyncio.Server | None = None
         self.port = 0
         self.tasks: set[asyncio.Task] = set()
+        self.foreign = 0
         self.tls: ssl.SSLContext | None = None
 
     def count_prompt(self, request: dict) -> int:
@@ -113,6 +115,9 @@ class MockServer:
     def target(self) -> Target:
         scheme = "https" if self.tls else "http"
         return Target(f"{scheme}://127.0.0.1:{self.port}", "mock", api_key="secret", vocabulary=VOCABULARY)
+
+    def metrics_source(self) -> MetricsSource:
+        return metrics_of(self.target)
 
     async def start(self) -> None:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024, ssl=self.tls)
@@ -178,7 +183,7 @@ class MockServer:
         elif route == "/metrics":
             text = (
                 f'vllm:generation_tokens_total{{model_name="mock"}} {self.generated}\n'
-                f'vllm:num_requests_running{{model_name="mock"}} {self.active}\n'
+                f'vllm:num_requests_running{{model_name="mock"}} {self.active + self.foreign}\n'
             )
             await reply.plain("200 OK", text.encode(), "text/plain")
         else:
