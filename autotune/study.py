@@ -10,11 +10,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from autotune.errors import EnvironmentFault, SpecError
+from autotune.errors import EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
-from autotune.store import Store
+from autotune.store import Store, shown
 
+SQLITE = "sqlite:///"
+"""A database in a file: the path follows, relative to the study file or with a fourth stroke absolute."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 """A disk that is full, a quota, a limit on the size of files, a disk that became read-only."""
 
@@ -26,8 +28,8 @@ class Study:
     Attributes:
         path: the study file.
         spec: its content.
-        folder: logs, artifacts and (for SQLite) the database.
-        database: SQLAlchemy URL.
+        folder: logs and artifacts, and the database where `storage` names no other one.
+        database: SQLAlchemy URL; a file of SQLite is absolute or below the working directory.
     """
 
     path: Path
@@ -35,11 +37,29 @@ class Study:
     folder: Path
     database: str
 
+    @property
+    def file(self) -> Path | None:
+        """The database file; None for a server."""
+        return Path(self.database.removeprefix(SQLITE)) if self.database.startswith(SQLITE) else None
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever tunes; it stands beside the database, which two folders may share."""
+        if self.file is None or self.file.parent == self.folder:
+            return self.folder / "study.lock"
+        return self.file.with_name(f"{self.file.name}.{self.spec.name}.lock")
+
     def store(self) -> Store:
-        """Open the store; the folder is made."""
-        if self.database.startswith("sqlite"):
-            return Store.at(self.folder, self.spec.name)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Open the store; its folders are made.
+
+        Raises:
+            StoreError: it cannot be used; the message says what to do.
+        """
+        for folder in {self.folder, self.file.parent if self.file is not None else self.folder}:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{folder} cannot be made: {error.strerror}. Choose another `storage:`.") from error
         return Store(self.database, self.spec.name)
 
     def existing_store(self) -> Store:
@@ -49,12 +69,14 @@ class Study:
             SpecError: it has never been run.
         """
         hint = f"run it first: autotune run {self.path}"
-        if self.database.startswith("sqlite") and not (self.folder / "study.db").is_file():
-            raise SpecError(f"study {self.spec.name!r} has no results in {self.folder}", file=self.path, hint=hint)
+        where = self.file.parent if self.file == self.folder / "study.db" else self.file or shown(self.database)
+        nothing = SpecError(f"study {self.spec.name!r} has no results in {where}", file=self.path, hint=hint)
+        if self.file is not None and not self.file.is_file():
+            raise nothing
         store = self.store()
         if store.head() is None:
             store.close()
-            raise SpecError(f"study {self.spec.name!r} has no results in {self.folder}", file=self.path, hint=hint)
+            raise nothing
         return store
 
     @contextmanager
@@ -66,11 +88,12 @@ class Study:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / "study.lock", timeout=0)
+            self.lock.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.lock, timeout=0)
             lock.acquire()
         except Timeout:
             raise EnvironmentFault(
-                f"study {self.spec.name!r} is being run by another process (lock {self.folder / 'study.lock'})",
+                f"study {self.spec.name!r} is being run by another process (lock {self.lock})",
                 hint="wait for it, or look at it with: autotune status",
             ) from None
         except OSError as error:
@@ -105,7 +128,9 @@ def study_of(spec: StudySpec, path: Path) -> Study:
     """A study from a spec that is already read; `path` says where relative names start."""
     home = path.parent
     storage = spec.storage
+    if storage is not None and storage.startswith(SQLITE):
+        return Study(path, spec, home / spec.name, f"{SQLITE}{home / storage.removeprefix(SQLITE)}")
     if storage is not None and "://" in storage:
         return Study(path, spec, home / spec.name, storage)
     folder = home / (storage if storage is not None else spec.name)
-    return Study(path, spec, folder, f"sqlite:///{folder / 'study.db'}")
+    return Study(path, spec, folder, f"{SQLITE}{folder / 'study.db'}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import EngineContext
-from autotune.engine.readiness import Limits
+from autotune.engine.readiness import limits_of
 from autotune.engine.recipe import CommandRecipe
 from autotune.errors import SpecError
 from autotune.spec.study import StudySpec
@@ -33,7 +35,7 @@ def command_engine(spec: StudySpec) -> ProcessEngine:
     return ProcessEngine(
         CommandRecipe(spec.model, template, tuple(sorted(spec.engine.env.items()))),
         EngineContext(spec.model),
-        Limits(ready=spec.engine.ready_timeout, ownership=False, keyed=keyed),
+        replace(limits_of(spec), ownership=False, keyed=keyed),
         url=template.url.rstrip("/"),
         served_model="" if "{name}" in words else spec.engine.served_model or "",
     )

@@ -16,6 +16,7 @@ from autotune.engine.listeners import listening_inodes, listens_only, socket_ino
 from autotune.engine.recipe import Identity
 from autotune.engine.stages import Stage
 from autotune.engine.supervised import SupervisedJob
+from autotune.spec.study import StudySpec
 
 POLL = 0.1
 PORT_LOOK = 1.0
@@ -58,6 +59,12 @@ class Limits:
     quiet: Mapping[Stage, float] = field(default_factory=lambda: QUIET_SECONDS)
     ownership: bool = True
     keyed: bool = True
+
+
+def limits_of(spec: StudySpec) -> Limits:
+    """The deadlines of a study: its own where it sets them."""
+    own = {Stage(name): seconds for name, seconds in spec.engine.phase_timeouts.items()}
+    return Limits(ready=spec.engine.ready_timeout, quiet={**QUIET_SECONDS, **own})
 
 
 class Readiness:

@@ -11,7 +11,7 @@ from autotune.engine.endpoint import endpoint_engine
 from autotune.engine.live import LiveFactory
 from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import Engine, EngineContext
-from autotune.engine.readiness import Limits
+from autotune.engine.readiness import limits_of
 from autotune.engine.recipe import simulated_recipe, vllm_recipe
 from autotune.engine.standby import Standby
 from autotune.space.config import EngineConfig
@@ -32,13 +32,13 @@ def _context(spec: StudySpec) -> EngineContext:
 
 def _vllm(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) -> Engine:
     names = live.names if live is not None else frozenset[str]()
-    limits = Limits(ready=spec.engine.ready_timeout)
+    limits = limits_of(spec)
     return ProcessEngine(vllm_recipe(spec), _context(spec), limits, live, names, standby)
 
 
 def _simulated(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) -> Engine:
     names = SIMULATOR_LIVE if spec.engine.live else frozenset[str]()
-    limits = Limits(ready=spec.engine.ready_timeout)
+    limits = limits_of(spec)
     return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names)
 
 

@@ -64,7 +64,14 @@ def phase_timeout(stage: Stage, seconds: float) -> Failure:
         Cause.UNKNOWN,
         Action.RETRY_ONCE,
         _seen(f"the start stood still in the stage {stage.value} for {seconds:.0f} s without a word in the log"),
-        (Advice("", Direction.NONE, f"Look at the end of the log; nothing was said after the stage {stage.value}."),),
+        (
+            Advice(
+                "",
+                Direction.NONE,
+                f"Look at the end of the log. Where this stage may really be silent for so long, raise "
+                f"`engine.phase_timeouts: {{{stage.value}: ...}}`.",
+            ),
+        ),
         signature_id="own_phase_timeout",
         stage=stage,
     )

@@ -284,12 +284,28 @@ def study_problems(study: StudySpec) -> Iterator[Problem]:
     yield from _objectives_in_study(study)
     yield from _enough_requests(study)
     yield from _arguments_in_study(study)
+    yield from _storage_in_study(study.storage)
     twice = [pair for pair, count in Counter((slo.metric, slo.percentile) for slo in study.slos).items() if count > 1]
     for metric, percentile in twice:
         yield Problem(("slos",), f"limits {metric} p{percentile:g} twice", "keep the stricter one")
     if not isinstance(study.space, str):
         for name in sorted(study.engine.args.keys() & study.space.parameters.keys()):
             yield Problem(("engine", "args", name), "is tuned by the space", "remove it here or in `space.parameters`")
+
+
+def _storage_in_study(storage: str | None) -> Iterator[Problem]:
+    kind, mark, place = (storage or "").partition("://")
+    if not mark:
+        return
+    if kind.partition("+")[0] not in ("sqlite", "postgresql"):
+        legal = "a folder, sqlite:///results.db or postgresql://user@host/name"
+        yield Problem(("storage",), f"{kind} is no database that a study can be kept in", f"legal: {legal}")
+    elif kind.startswith("sqlite") and (kind != "sqlite" or not re.fullmatch(r"/[^?:]*[^?:/]", place)):
+        yield Problem(
+            ("storage",),
+            "names no file",
+            "sqlite:///results.db stands beside the study file, sqlite:////data/results.db is an absolute path",
+        )
 
 
 def _objectives_in_study(study: StudySpec) -> Iterator[Problem]:

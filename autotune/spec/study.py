@@ -15,6 +15,7 @@ from autotune.spec.images import ImagesSpec
 from autotune.spec.part import ArgValue, Part, Scalar
 from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
+from autotune.spec.stages import StartStage
 from autotune.spec.units import Seconds, Share
 
 __all__ = [
@@ -26,8 +27,8 @@ __all__ = [
     "EngineSpec",
     "ExpectSpec",
     "HardwareSpec",
-    "LayoutSpec",
     "ImagesSpec",
+    "LayoutSpec",
     "LengthSpec",
     "LoadSpec",
     "ObjectiveSpec",
@@ -61,6 +62,8 @@ class EngineSpec(Part):
     """Environment variables of every trial. `${NAME}` is read from our own environment at start and never stored."""
     ready_timeout: Annotated[Seconds, Field(gt=0)] = 900.0
     """Longest time from start to the first answer."""
+    phase_timeouts: dict[StartStage, Annotated[Seconds, Field(gt=0)]] = Field(default_factory=dict)
+    """Longest silence of the engine's log in a stage of its start, such as `weights: 30m` for a slow disk."""
     hang_timeout: Annotated[Seconds, Field(gt=0)] = 60.0
     """No token for so long while requests run is a hang."""
     fast_start: bool = True
@@ -376,7 +379,7 @@ class StudySpec(Part):
     retune: RetuneSpec | None = None
     """Looking at the result again on a schedule."""
     storage: str | None = None
-    """Folder for the results, or a PostgreSQL URL for several drivers."""
+    """Folder for the results. Or where the database is: `sqlite:///FILE` beside the study file, or a PostgreSQL URL."""
 
     def problems(self) -> Iterable[Problem]:
         return checks.study_problems(self)

@@ -1,5 +1,5 @@
 """Everything that is kept of a study, in one database."""
 
-from autotune.store.store import Interrupted, Store, StudyRow
+from autotune.store.store import Interrupted, Store, StudyRow, shown
 
-__all__ = ["Interrupted", "Store", "StudyRow"]
+__all__ = ["Interrupted", "Store", "StudyRow", "shown"]

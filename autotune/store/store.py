@@ -17,7 +17,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from autotune.errors import StoreError
 from autotune.outcome import Measured, Proposal, TrialRecord
 from autotune.store import tables
+from autotune.store.disk import Reserve, advice
 
+FILE = "sqlite:///"
 _RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 _PROPOSAL: TypeAdapter[Proposal] = TypeAdapter(Proposal)
 
@@ -58,6 +60,9 @@ class Store:
     def __init__(self, url: str, name: str) -> None:
         self.url = url
         self.name = name
+        self._reserve = Reserve(Path(f"{url.removeprefix(FILE)}.{name}.reserve")) if url.startswith(FILE) else None
+        self._tuning = False
+        """It was opened for writing here: the room set aside is ours."""
         self._engine = sa.create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
         if url.startswith("sqlite"):
             sa.event.listen(self._engine, "connect", _durable)
@@ -72,7 +77,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made: {error.strerror}. Choose another `storage:`.") from error
-        return cls(f"sqlite:///{folder / 'study.db'}", name)
+        return cls(f"{FILE}{folder / 'study.db'}", name)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -81,10 +86,12 @@ class Store:
                 yield connection
         except SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise StoreError(f"database {_shown(self.url)}: {cause}") from error
+            raise StoreError(f"database {shown(self.url)}: {cause}{advice(self.url, cause)}") from error
 
     def close(self) -> None:
         """Close all connections."""
+        if self._reserve is not None and self._tuning:
+            self._reserve.give()
         self._engine.dispose()
 
     # -- the study ---------------------------------------------------------------------------------------------------
@@ -97,7 +104,13 @@ class Store:
         return StudyRow(row.name, row.spec, row.space_fingerprint, row.created_at) if row else None
 
     def open(self, spec: str, space_fingerprint: str) -> None:
-        """Write the study's head, or take up the one that is there (its spec is brought up to date)."""
+        """Write the study's head, or take up the one that is there (its spec is brought up to date).
+
+        Sets room aside for the record of one trial, so that a disk that fills up takes no finished trial.
+        """
+        if self._reserve is not None:
+            self._reserve.take()
+            self._tuning = True
         table = tables.study
         with self._transaction() as connection:
             found = connection.execute(sa.select(table.c.id).where(table.c.name == self.name)).scalar()
@@ -111,7 +124,7 @@ class Store:
         table = tables.study
         found = connection.execute(sa.select(table.c.id).where(table.c.name == self.name)).scalar()
         if found is None:
-            raise StoreError(f"database {_shown(self.url)} holds no study {self.name!r}")
+            raise StoreError(f"database {shown(self.url)} holds no study {self.name!r}")
         return int(found)
 
     # -- trials ------------------------------------------------------------------------------------------------------
@@ -130,7 +143,15 @@ class Store:
             )
 
     def add(self, record: TrialRecord) -> None:
-        """Keep a finished trial."""
+        """Keep a finished trial, on a full disk with the room that was set aside for it."""
+        try:
+            self._add(record)
+        except StoreError:
+            if self._reserve is None or not self._reserve.give():
+                raise
+            self._add(record)
+
+    def _add(self, record: TrialRecord) -> None:
         outcome = record.outcome
         with self._transaction() as connection:
             result = connection.execute(
@@ -258,9 +279,9 @@ def _check_version(connection: Connection, url: str) -> None:
     if found is None:
         connection.execute(tables.schema.insert().values(version=tables.SCHEMA_VERSION))
     elif found > tables.SCHEMA_VERSION:
-        raise StoreError(f"database {_shown(url)} was written by a newer autotune (schema {found}); upgrade this one")
+        raise StoreError(f"database {shown(url)} was written by a newer autotune (schema {found}); upgrade this one")
 
 
-def _shown(url: str) -> str:
-    """The URL without a password."""
+def shown(url: str) -> str:
+    """A database's URL without a password."""
     return sa.make_url(url).render_as_string(hide_password=True)

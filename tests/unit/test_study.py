@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import EnvironmentFault
+from autotune.errors import EnvironmentFault, SpecError
 from autotune.study import Study, open_study
 from tests.desk import STUDY
 
@@ -38,3 +38,47 @@ def test_other_faults_are_not_taken_for_a_full_disk(study: Study) -> None:
 def test_a_device_that_is_really_full(study: Study) -> None:
     with pytest.raises(EnvironmentFault, match="No space left"), study.locked():
         Path("/dev/full").write_bytes(b"x")
+
+
+STORED = STUDY + "storage: "
+
+
+@pytest.mark.parametrize("form", ["sqlite:///data/kept.db", "sqlite:///{absolute}/kept.db"])
+def test_a_database_elsewhere_is_used_by_everybody(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(STORED + form.format(absolute=tmp_path / "far"))
+    opened = open_study(path)
+    assert opened.file is not None and opened.file.name == "kept.db" and opened.folder == tmp_path / "tiny"
+    with pytest.raises(SpecError, match=r"has no results in .*kept\.db"):
+        opened.existing_store()
+    store = opened.store()
+    store.open("{}", "f")
+    store.close()
+    assert opened.file.is_file() and not (opened.folder / "study.db").exists()
+    opened.existing_store().close()
+    other = tmp_path / "elsewhere" / "tiny.yaml"
+    other.parent.mkdir()
+    other.write_text(STORED + f"sqlite:///{opened.file}")
+    with (
+        opened.locked(),
+        pytest.raises(EnvironmentFault, match="is being run by another process"),
+        open_study(other).locked(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("storage", "what"),
+    [
+        ("mysql://host/db", "mysql is no database"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite+aiosqlite:///x.db", "names no file"),
+    ],
+)
+def test_a_storage_that_cannot_be_is_refused_with_its_line(tmp_path: Path, storage: str, what: str) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(STORED + f"'{storage}'")
+    with pytest.raises(SpecError, match=rf"tiny\.yaml:{len(path.read_text().splitlines())}: storage: {what}"):
+        open_study(path)

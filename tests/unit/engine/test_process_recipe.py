@@ -6,16 +6,21 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import ValidationError
 
 from autotune.engine.command_runner import COMMANDS_VARIABLE
 from autotune.engine.gpumemory import gpu_watch
 from autotune.engine.live import LiveStart
+from autotune.engine.readiness import QUIET_SECONDS, limits_of
 from autotune.engine.recipe import CommandRecipe, Identity, SimulatedRecipe, VllmRecipe, expand, vllm_recipe
+from autotune.engine.stages import Stage
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.host.gpus import FakeGpus, Gpu, GpuHost, GpuProcess
 from autotune.space.config import EngineConfig
+from autotune.spec.stages import StartStage
 from autotune.spec.study import CommandSpec, StudySpec
 
 IDENTITY = Identity(18_100, "t-name", "the-secret-key", (2, 3))
@@ -121,3 +126,16 @@ async def test_a_host_without_gpus_has_nothing_to_wait_for() -> None:
     watch = gpu_watch([], FakeGpus([]))
     assert await watch.wait_free([1], deadline=0) == ()
     assert watch.idle_free_gib is None
+
+
+def test_a_study_sets_the_longest_silence_of_each_stage() -> None:
+    """Names in the study file are the stages that a start goes through, and each has a default."""
+    assert set(get_args(StartStage)) == {stage.value for stage in QUIET_SECONDS}
+    spec = StudySpec.model_validate({"name": "s", "model": "m", "engine": {"phase_timeouts": {"weights": "30m"}}})
+    limits = limits_of(spec)
+    assert limits.quiet[Stage.WEIGHTS] == 1800
+    assert {stage: limits.quiet[stage] for stage in QUIET_SECONDS if stage is not Stage.WEIGHTS} == {
+        stage: seconds for stage, seconds in QUIET_SECONDS.items() if stage is not Stage.WEIGHTS
+    }
+    with pytest.raises(ValidationError, match="weight"):
+        StudySpec.model_validate({"name": "s", "model": "m", "engine": {"phase_timeouts": {"wieghts": 5}}})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, Tr
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.space.config import EngineConfig
 from autotune.store import Store
+from autotune.store.disk import advice
 
 CONFIG = EngineConfig.of(
     {"max_num_seqs": 64, "gpu_memory_utilization": 0.92, "enable_prefix_caching": False, "cuda_graph_sizes": [1, 2]},
@@ -133,6 +136,70 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_text("this is not a database, it is far too long and far too friendly" * 20)
     with pytest.raises(StoreError, match=r"study\.db.*not a database"):
         Store.at(tmp_path, "s")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB, where this user may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space"):
+        while True:
+            stream.write(b"\0" * 4096)
+    return ballast
+
+
+def test_a_full_disk_takes_no_finished_trial_and_says_what_to_do(small_disk: Path) -> None:
+    store = Store.at(small_disk, "s")
+    store.open("{}", "fingerprint")
+    ballast = fill(small_disk)
+    store.add(record(0, measured()))  # the room that was set aside
+    fill(small_disk)
+    with pytest.raises(StoreError, match=r"(?s)study\.db: .*(full|I/O).*\n  .*df -h .*small.* run the study again"):
+        for number in range(1, 20):
+            store.add(record(number, measured()))
+    store.close()
+    ballast.unlink()
+    again = Store.at(small_disk, "s")
+    again.open("{}", "fingerprint")
+    assert again.history()[0] == record(0, measured())
+    again.add(record(99, measured()))
+    again.close()
+    assert {path.name for path in small_disk.iterdir()} == {"study.db"}, "the room is given back"
+
+
+def test_a_study_does_not_begin_on_a_full_disk(small_disk: Path) -> None:
+    store = Store.at(small_disk, "s")
+    fill(small_disk)
+    with pytest.raises(StoreError, match=r"has no room for a study: No space left on device\n  Make room"):
+        store.open("{}", "fingerprint")
+    store.close()
+    assert not list(small_disk.glob("*.reserve"))
+
+
+@pytest.mark.parametrize(
+    ("cause", "wanted"),
+    [
+        ("database or disk is full", "df -h /data"),
+        ("disk I/O error", "dmesg"),
+        ("attempt to write a readonly database", "/data/study.db and its folder writable"),
+        ("unable to open database file", "ls -ld /data"),
+        ("database is locked", "fuser /data/study.db"),
+        ("database disk image is malformed", ".recover"),
+    ],
+)
+def test_every_error_of_the_disk_has_its_advice(cause: str, wanted: str) -> None:
+    assert wanted in advice("sqlite:////data/study.db", cause)
+    assert advice("postgresql://host/db", cause) == ""
 
 
 def test_a_newer_schema_is_refused(store: Store, tmp_path: Path) -> None:
