@@ -18,7 +18,7 @@ function drawChecks(view, width) {
       check.plain ? "" : tipRow("noise floor", `${number((check.noise ?? 0) * 100)} % of the limit`), check.note ? html("div", { class: "words" }, check.note) : ""]);
     box.root.append(draw("text", { x: left - 10, y: y + 13, "text-anchor": "end" }, cut(check.name, Math.floor(left / 7))));
     if (check.plain) {
-      box.root.append(draw("text", { x: at(0) + 4, y: y + 13, fill: colour, ...tips }, check.verdict === "passed" ? "✓ holds" : check.verdict === "failed" ? "✗ does not hold" : "? open"));
+      box.root.append(draw("text", { x: at(0) + 4, y: y + 13, style: `fill: ${colour}`, ...tips }, check.verdict === "passed" ? "✓ holds" : check.verdict === "failed" ? "✗ does not hold" : "? open"));
       return;
     }
     box.root.append(draw("rect", { x: at(0), y, width: Math.max(1, inside(check.used) - at(0)), height: 18, rx: 3, fill: colour, opacity: 0.8, ...tips }));
