@@ -10,7 +10,7 @@ from autotune.search.proposer import Proposer, create_proposer
 from autotune.search.restart import CostModel
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.experts import Expert
-from benchmarks.search.study import COMPILES, LIVE, OBJECTIVES, SimulatedStudy, baseline_point, expert_points
+from benchmarks.search.study import OBJECTIVES, SimulatedStudy
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ def proposer_of(arm: Arm, study: SimulatedStudy) -> Proposer:
         return AutoTuneGrid(study)
     experts = [] if not arm.warm else [
         Expert(point, f"advice {index}", "", "public tuning advice")
-        for index, point in enumerate(expert_points(study.surface))
+        for index, point in enumerate(study.expert_points())
     ]  # fmt: skip
     refuse: Callable[[EngineConfig], str | None] = study.refuse if arm.refuse else lambda _: None
     costs = study.costs
     return create_proposer(
         arm.proposer, study.space, OBJECTIVES, EngineConfig(), study.seed, experts, refuse, study.baseline(),
-        live=LIVE if arm.live else (), compiles=COMPILES,
+        live=study.names.live if arm.live else (), compiles=study.names.compiles,
         costs=CostModel(costs.start, costs.compile, costs.live, costs.measure),
     )  # fmt: skip
 
@@ -77,12 +77,12 @@ class AutoTuneGrid:
         """Nothing to remember."""
 
     def _points(self, history: Sequence[TrialRecord]) -> Iterator[Mapping[str, FrozenValue]]:
-        base = baseline_point(self._study.surface)
+        base, names = self._study.baseline_point(), self._study.names
+        ladder = self._study.space.by_name[names.utilization].values
         yield base
-        boots: float | None = None
-        for step in range(10):
-            utilization = round(0.98 - 0.02 * step, 2)
-            point = {**base, "gmu": utilization}
+        boots: FrozenValue = None
+        for utilization in reversed(ladder):
+            point = {**base, names.utilization: utilization}
             config = self._study.space.config(point, EngineConfig())
             record = next((one for one in history if one.config.hash == config.hash), None)
             if record is None:
@@ -95,4 +95,4 @@ class AutoTuneGrid:
             return
         for seqs in (128, 256):
             for batched in (512, 1024, 2048, 4096):
-                yield {**base, "gmu": boots, "seqs": seqs, "batched": batched}
+                yield {**base, names.utilization: boots, names.seqs: seqs, names.batched: batched}

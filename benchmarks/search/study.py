@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.expression import parse_expression
 from autotune.space.layout import Layout
 from autotune.space.space import Parameter, SearchSpace
-from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, Truth, evaluate
+from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, evaluate
 
 WEIGHTS = ("none", "fp8", "int4")
 GRAPHS = ("none", "piecewise", "full")
@@ -28,6 +29,47 @@ COMPILES = ("layout", "weights", "kv8", "batched", "graph")
 OBJECTIVES = Objectives(
     items=(Objective("output_throughput", True, "last"), Objective("ttft_p95_ms", False, "last")), levels=(1.0,)
 )
+
+
+@dataclass(frozen=True)
+class Names:
+    """How a space calls what searches must know.
+
+    Attributes:
+        live: settings that a running engine can change.
+        compiles: settings whose change means a new compilation.
+    """
+
+    live: frozenset[str]
+    compiles: tuple[str, ...]
+    utilization: str
+    seqs: str
+    batched: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Noise-free figures of one configuration; `failed`: 0 runs, 1 fails at its start, 2 dies under load."""
+
+    throughput: float
+    ttft_s: float
+    loss: float
+    failed: int
+
+
+class Ground(Protocol):
+    """What every surface says about itself."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def slo_s(self) -> float: ...
+    @property
+    def gate(self) -> float: ...
+    @property
+    def held_out(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -128,7 +170,8 @@ def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) ->
 class SimulatedStudy:
     """Runs proposals on a surface and counts what they cost. Noise depends on seed and trial number only."""
 
-    surface: Surface
+    names: ClassVar[Names] = Names(LIVE, COMPILES, utilization="gmu", seqs="seqs", batched="batched")
+    surface: Ground
     seed: int
     live: bool = False
     costs: Costs = field(default_factory=Costs)
@@ -140,16 +183,33 @@ class SimulatedStudy:
     _compiled: set[tuple[FrozenValue, ...]] = field(default_factory=set)
     _running: EngineConfig | None = None
 
+    @property
+    def formula(self) -> Surface:
+        assert isinstance(self.surface, Surface)
+        return self.surface
+
     @cached_property
     def space(self) -> SearchSpace:
-        return space_of(self.surface)
+        return space_of(self.formula)
+
+    def baseline_point(self) -> dict[str, FrozenValue]:
+        return baseline_point(self.formula)
+
+    def expert_points(self) -> list[dict[str, FrozenValue]]:
+        return expert_points(self.formula)
 
     def baseline(self) -> EngineConfig:
-        return self.space.config(baseline_point(self.surface), EngineConfig())
+        return self.space.config(self.baseline_point(), EngineConfig())
+
+    def figures(self, point: Mapping[str, FrozenValue], started: Mapping[str, FrozenValue]) -> Figures:
+        """What `point` does on an engine that was started at `started`."""
+        columns = (columns_of([one], self.formula) for one in (point, started))
+        truth = evaluate(self.formula, *columns)
+        return Figures(float(truth.throughput[0]), float(truth.ttft_s[0]), float(truth.loss[0]), int(truth.failed[0]))
 
     def refuse(self, config: EngineConfig) -> str | None:
         """A memory model that knows neither communication buffers nor the peaks of a load exactly."""
-        args, s = dict(config.args), self.surface
+        args, s = dict(config.args), self.formula
         layout = Layout.of(config)
         batched, gmu = float(args["batched"]), float(args["gmu"])  # type: ignore[arg-type]
         weights = s.total_b * 1e9 * WEIGHT_BYTES[WEIGHTS.index(str(args["weights"]))] * 0.98
@@ -170,10 +230,10 @@ class SimulatedStudy:
         started = proposal.config if restarted else self._running
         start_point = self.space.point_of(started) if started is not None else None
         assert start_point is not None
-        seen = evaluate(self.surface, columns_of([point], self.surface), columns_of([start_point], self.surface))
-        plain = evaluate(self.surface, columns_of([point], self.surface))
+        seen = self.figures(point, start_point)
+        plain = seen if restarted else self.figures(point, point)
         outcome = self._outcome(seen)
-        start, measure = self._cost(point, restarted, int(seen.failed[0]))
+        start, measure = self._cost(point, restarted, seen.failed)
         record = TrialRecord(
             number=len(self.history), proposal=proposal, outcome=outcome, started_at=sum(self.seconds),
             seconds=start + measure, gpus=self.surface.gpus, stage_seconds=(("start", start), ("measure", measure)),
@@ -182,35 +242,35 @@ class SimulatedStudy:
         self._running = started if isinstance(outcome, Measured) else None
         self.history.append(record)
         self.seconds.append(start + measure)
-        good = bool(plain.good(self.surface)[0])
-        self.truths.append((float(plain.throughput[0]), float(plain.ttft_s[0]), float(plain.loss[0]), good))
+        good = plain.failed == 0 and plain.loss <= self.surface.gate
+        self.truths.append((plain.throughput, plain.ttft_s, plain.loss, good))
         return record
 
     def _reachable(self, config: EngineConfig) -> bool:
         """The running engine can be changed to `config`: same start, limits not above what it was started with."""
-        if self._running is None or self._running.restart_key(LIVE) != config.restart_key(LIVE):
+        if self._running is None or self._running.restart_key(self.names.live) != config.restart_key(self.names.live):
             return False
-        return all(float(config.get(name)) <= float(self._running.get(name)) for name in LIVE)  # type: ignore[arg-type]
+        return all(float(config.get(name)) <= float(self._running.get(name)) for name in self.names.live)  # type: ignore[arg-type]
 
     def _cost(self, point: Mapping[str, FrozenValue], restarted: bool, failed: int) -> tuple[float, float]:
         if not restarted:
             return self.costs.live, self.costs.measure
-        key = tuple(point.get(name) for name in COMPILES)
+        key = tuple(point.get(name) for name in self.names.compiles)
         start = self.costs.start + (0.0 if key in self._compiled else self.costs.compile)
         if failed != 1:
             self._compiled.add(key)
         return start, 0.0 if failed == 1 else self.costs.measure / (2 if failed == 2 else 1)
 
-    def _outcome(self, truth: Truth) -> Outcome:
+    def _outcome(self, truth: Figures) -> Outcome:
         rng = np.random.default_rng([self.seed, len(self.history), 17])
         slow = 1 + (rng.uniform(0.08, 0.20) if rng.random() < self.noise.slow_share else 0.0)
         draws = rng.normal(size=3)
-        if truth.failed[0]:
-            cause = "oom_start" if truth.failed[0] == 1 else "oom_serving"
+        if truth.failed:
+            cause = "oom_start" if truth.failed == 1 else "oom_serving"
             return Infeasible(cause, "out of memory on the surface")
-        throughput = float(truth.throughput[0] * np.exp(self.noise.throughput * draws[0]) / slow)
-        ttft = float(1000 * truth.ttft_s[0] * np.exp(self.noise.ttft * draws[1]) * slow**1.5)
-        loss = float(truth.loss[0]) + 0.12 * float(draws[2])
+        throughput = float(truth.throughput * np.exp(self.noise.throughput * draws[0]) / slow)
+        ttft = float(1000 * truth.ttft_s * np.exp(self.noise.ttft * draws[1]) * slow**1.5)
+        loss = truth.loss + 0.12 * float(draws[2])
         metrics = tuple(
             (key, Estimate(value, value, value, 100))
             for key, value in (("output_throughput", throughput), ("ttft_p95_ms", ttft))

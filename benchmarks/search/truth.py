@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.search.front import hypervolume, non_dominated
-from benchmarks.search.study import DRAFTS, GRAPHS, WEIGHTS, baseline_point, columns_of, space_of
+from benchmarks.search.simulator import SimulatorSurface, every_good
+from benchmarks.search.study import DRAFTS, GRAPHS, WEIGHTS, Ground, baseline_point, columns_of, space_of
 from benchmarks.search.surfaces import Surface, Truth, evaluate
 
 CACHE = Path(__file__).parent / "fronts.json"
@@ -39,20 +40,41 @@ class Best:
         rows = [(-np.log(speed), np.log(ttft)) for speed, ttft, _, good in truths if good]
         return hypervolume(np.asarray(rows), self.reference) / self.volume if rows else 0.0
 
+    def growth(self, truths: Sequence[tuple[float, float, float, bool]]) -> NDArray:
+        """`share` after every configuration in turn."""
+        shares, kept, last = [], [], 0.0
+        for truth in truths:
+            row = (-np.log(truth[0]), np.log(truth[1]))
+            if truth[3] and not any(other[0] <= row[0] and other[1] <= row[1] for other in kept):
+                kept.append(row)
+                last = hypervolume(np.asarray(kept), self.reference) / self.volume
+            shares.append(last)
+        return np.asarray(shares)
 
-def best_of(surface: Surface) -> Best:
-    """The true front: from the cache file, or searched by many random points and rounds of mutation."""
+
+def best_of(surface: Ground) -> Best:
+    """The true front: from the cache file, or searched by many random points and rounds of mutation.
+
+    The simulator's is complete: every configuration of its space is asked.
+    """
     cache = json.loads(CACHE.read_text()) if CACHE.exists() else {}
     # The limit decides nothing about the front; everything else does.
+    assert isinstance(surface, Surface | SimulatorSurface)
     key = f"{surface.name} {zlib.crc32(repr(replace(surface, slo_s=0.0)).encode()):08x}"
     if key not in cache:
-        cache[key] = _search(surface)
+        cache[key] = _search(surface) if isinstance(surface, Surface) else _front(every_good(surface))
         CACHE.write_text(json.dumps(cache) + "\n")
     rows = np.asarray(cache[key])
     losses = np.column_stack([-np.log(rows[:, 0]), np.log(rows[:, 1])])
     reference = (float(-np.log(0.3 * rows[:, 0].max())), float(np.log(3 * surface.slo_s)))
     throughput = float(rows[rows[:, 1] <= surface.slo_s, 0].max())
     return Best(losses, reference, throughput, hypervolume(losses, reference))
+
+
+def _front(figures: NDArray) -> list[list[float]]:
+    """The non-dominated rows of throughput and TTFT."""
+    kept = figures[non_dominated(np.column_stack([-np.log(figures[:, 0]), np.log(figures[:, 1])]))]
+    return [[round(float(speed), 3), round(float(ttft), 6)] for speed, ttft in kept]
 
 
 def _search(surface: Surface, draws: int = 60_000, rounds: int = 60) -> list[list[float]]:
