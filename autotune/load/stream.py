@@ -194,11 +194,13 @@ class Stream(asyncio.Protocol):
         self._streaming = self.status_code == 200
 
     def on_body(self, body: bytes) -> None:
-        if self._fast and body[0] == 100 and body.endswith(self._separator):
+        if self._fast and body.find(b"\n") == len(body) - 2 and body[-1] == 10 and body[0] == 100:
+            # One event of one line, told by its only line feeds being the two at its end: searching for one byte costs
+            # a quarter of counting separators.
             self._log_append(self.now)
-            extra = body.count(self._separator) - 1
-            if extra:
-                self.chunk_log.extend([self.now] * extra)
+            self._tail_append(body)
+        elif self._fast and body[0] == 100 and body.endswith(self._separator):
+            self.chunk_log.extend([self.now] * body.count(self._separator))
             self._tail_append(body)
         elif self.request is None:
             return
