@@ -45,7 +45,7 @@ from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
 from autotune.space.space import SearchSpace
-from autotune.spec.study import LoadSpec, StudySpec
+from autotune.spec.study import LoadSpec, StudySpec, TopologySpec
 from autotune.store import Store
 from autotune.study import Study
 from autotune.trial import Placement, QualityGate
@@ -118,8 +118,12 @@ class StudyParts:
         return place_engines(self.spec, self.study.path.parent)
 
     def command(self, config: EngineConfig) -> str:
-        """The shell command that starts `config`."""
-        return shell_command(cpu_setup.model_path(self.spec.model), config)
+        """The shell command that starts `config`; several lines where a trial is several engines."""
+        model = cpu_setup.model_path(self.spec.model)
+        if not self.spec.topology.split:
+            return shell_command(model, config)
+        members = self.preflight.plan(config).members
+        return "\n".join(f"{shell_command(model, member.config)}  # {member.name}" for member in members)
 
 
 def place_engines(spec: StudySpec, base: Path) -> PlaceEngines:
@@ -187,6 +191,7 @@ def frame(
         model=facts.space_facts if facts else {},
         card=spec.engine.simulate.card if spec.engine.simulate else (card.name if card else ""),
         gpu_memory=card.memory_bytes if card and not card.cpu else None,
+        split=spec.topology.split,
     )
     fixed = EngineConfig.of(dict(spec.engine.args))
     space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
@@ -249,7 +254,8 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     )
 
 
-SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "baseline", "load")
+SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "topology", "baseline",
+        "load")  # fmt: skip
 """What records of one study must share; the rest of a study file may change between two runs."""
 
 
@@ -265,7 +271,7 @@ def _must_be_the_same(store: Store, study: Study) -> None:
         return
     before, now = json.loads(head.spec), json.loads(study.spec.model_dump_json())
     for key in SAME:
-        old, new = before, now
+        old, new = {"topology": TopologySpec().model_dump(mode="json")} | before, now  # older files do not say it
         for part in key.split("."):
             old, new = old.get(part, {}), new.get(part, {})
         if old != new:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.account_text import print_account, print_refused
+from autotune.cli.split_text import split_commands
 from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityCheck
@@ -55,6 +56,7 @@ def show(
         numbers = f"0 to {records[-1].number}" if records else "none yet"
         raise SpecError(f"there is no trial {trial}", file=study, hint=f"trials of this study: {numbers}")
     _print_trial(console, found, objectives, baseline)
+    _print_pairs(console, "engines", list(split_commands(opened.spec, found.config, found.gpus)))
 
 
 def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig) -> Table:

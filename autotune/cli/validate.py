@@ -68,6 +68,7 @@ def _context(spec: StudySpec) -> SpaceContext:
         model=facts.space_facts if facts is not None else {},
         card=hardware.card or (spec.engine.simulate.card if spec.engine.simulate is not None else ""),
         gpu_memory=hardware.gpu_memory,
+        split=spec.topology.split,
     )
 
 

@@ -61,9 +61,9 @@ class EngineClient:
         """GET /v1/models."""
         return await self._send("GET", "/v1/models", key=self._key if with_key else "")
 
-    async def probe(self, model: str, timeout: float) -> Reply:
+    async def probe(self, model: str, timeout: float, prompt: str | list[int] = "The") -> Reply:
         """A completion of two tokens; a server may be healthy and still not serve."""
-        body: Json = {"model": model, "prompt": "The", "max_tokens": 2, "temperature": 0, "ignore_eos": True}
+        body: Json = {"model": model, "prompt": prompt, "max_tokens": 2, "temperature": 0, "ignore_eos": True}
         return await self._send("POST", "/v1/completions", body=body, key=self._key, timeout=timeout)
 
     async def metrics(self) -> dict[str, float]:

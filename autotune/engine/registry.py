@@ -12,9 +12,11 @@ from autotune.engine.live import LiveFactory
 from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import Engine, EngineContext
 from autotune.engine.readiness import limits_of
-from autotune.engine.recipe import simulated_recipe, vllm_recipe
+from autotune.engine.recipe import VllmRecipe, simulated_recipe, vllm_recipe
+from autotune.engine.split import SplitEngine
 from autotune.engine.standby import Standby
 from autotune.space.config import EngineConfig
+from autotune.space.topology import split_slots
 from autotune.spec.study import StudySpec
 
 SIMULATOR_LIVE: Final = frozenset({"max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"})
@@ -50,6 +52,15 @@ ENGINES: Final[Mapping[str, Callable[[StudySpec, LiveFactory | None, Standby | N
 }
 
 
+def _split(spec: StudySpec) -> Engine:
+    """Several engines of a kind behind a router."""
+    engine = ENGINES[spec.engine.kind](spec, None, None)
+    assert isinstance(engine, ProcessEngine), "the specification allows no other kind"
+    on_cpu = isinstance(engine.recipe, VllmRecipe) and engine.recipe.on_cpu
+    slots = split_slots(spec, spec.hardware.gpus)
+    return SplitEngine(engine, spec.topology, slots, spec.name, on_cpu)
+
+
 def create_engine(
     spec: StudySpec, *, live: LiveFactory | None = None, standby: Standby | None = None, base: Path | None = None
 ) -> Engine:
@@ -67,5 +78,7 @@ def create_engine(
     """
     if base is not None and (base / spec.model / "config.json").is_file():
         spec = spec.model_copy(update={"model": str((base / spec.model).resolve())})
+    if spec.topology.split:
+        return _split(spec)
     changes, fast = spec.engine.live, spec.engine.fast_start
     return ENGINES[spec.engine.kind](spec, live if changes else None, standby if fast else None)

@@ -102,6 +102,31 @@ def not_serving(why: str) -> Failure:
     )
 
 
+def no_such_split(problem: str) -> Failure:
+    """The trial's GPUs cannot hold the engines that are asked for."""
+    return Failure(
+        FailureClass.TP_EXCEEDS_GPUS,
+        Cause.CONFIG,
+        Action.LEARN,
+        _seen(problem),
+        (Advice("topology.prefill", Direction.DOWN, "Ask for fewer or smaller engines, or give the trial more GPUs."),),
+        signature_id="own_no_such_split",
+        stage=Stage.CLI,
+    )
+
+
+def router_died(code: int | None) -> Failure:
+    """The router before the engines is gone; the engines may be well."""
+    return Failure(
+        FailureClass.UNKNOWN,
+        Cause.TRANSIENT,
+        Action.RETRY_ONCE,
+        _seen(f"the router ended ({'lost' if code is None else f'exit code {code}'}); see router.log"),
+        signature_id="own_router_died",
+        stage=Stage.SERVING,
+    )
+
+
 def died(stage: Stage, code: int | None) -> Failure:
     """The process ended and its log says nothing about why."""
     how = (

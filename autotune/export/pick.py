@@ -72,6 +72,12 @@ def gather(
         SpecError: nothing is what `pick` asks for.
     """
     spec, objectives = study.spec, Objectives.of(study.spec)
+    if spec.topology.split:
+        raise SpecError(
+            "a trial of this study is several engines behind a router, and an export describes one",
+            file=study.path, key="topology",
+            hint=f"`autotune show {study.path} --trial N` prints the command of each engine and of the router",
+        )  # fmt: skip
     choice = _choose(study, records, objectives, recommendation, pick)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()

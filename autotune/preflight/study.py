@@ -24,7 +24,8 @@ from autotune.preflight.settings import serving_of
 from autotune.preflight.terms import GIB, terms_of
 from autotune.space.arguments import ArgumentTable
 from autotune.space.config import EngineConfig
-from autotune.spec.study import StudySpec
+from autotune.space.topology import SplitPlan, split_plan, split_slots
+from autotune.spec.study import StudySpec, TopologySpec
 
 
 @dataclass
@@ -39,6 +40,7 @@ class StudyPreflight:
         store: where calibrations are kept.
         model, version: for the calibration's key; an empty version is taken from the first log.
         graphs_reserved: see `predict`.
+        topology, slots: where a trial is several engines: which, and what they share (see `split_plan`).
     """
 
     facts: ModelFacts | None
@@ -49,6 +51,8 @@ class StudyPreflight:
     model: str = ""
     version: str = ""
     graphs_reserved: bool | None = None
+    topology: TopologySpec = field(default_factory=TopologySpec)
+    slots: int = 0
     calibration: Calibration = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,10 +76,23 @@ class StudyPreflight:
 
     def refusals(self, config: EngineConfig) -> tuple[Refusal, ...]:
         """Everything that is wrong with `config`; memory only where the rules find nothing."""
-        found = check_rules(self._case(config), self.table)
+        if not self.topology.split:
+            return self._refusals(config, self.gpus)
+        plan = self.plan(config)
+        if plan.problem:
+            return (refusal("split", {"problem": plan.problem}),)
+        for member in plan.roles:
+            found = self._refusals(member.config, member.gpus)
+            if found:
+                return tuple(replace(one, reason=f"{member.role} engine: {one.reason}") for one in found)
+        return ()
+
+    def _refusals(self, config: EngineConfig, gpus: int | None) -> tuple[Refusal, ...]:
+        """Of one engine."""
+        found = check_rules(self._case(config, gpus), self.table)
         if found:
             return found
-        budget = self.budget(config)
+        budget = self._budget(config)
         if budget is None:
             return ()
         if budget.shortage is not None:
@@ -83,7 +100,19 @@ class StudyPreflight:
         return self._hybrid(budget)
 
     def budget(self, config: EngineConfig) -> MemoryBudget | None:
-        """The memory of one GPU; None where model or card are not known."""
+        """The memory of one GPU; None where model or card are not known.
+
+        Where a trial is several engines: of the last one, a decode engine or a replica.
+        """
+        plan = self.plan(config) if self.topology.split else SplitPlan()
+        return self._budget(plan.members[-1].config if plan.members else config)
+
+    def plan(self, config: EngineConfig) -> SplitPlan:
+        """The engines of a trial that is several."""
+        on_cpu = self.gpu is not None and self.gpu.cpu
+        return split_plan(config, self.slots, transfer=self.topology.transfer, on_cpu=on_cpu)
+
+    def _budget(self, config: EngineConfig) -> MemoryBudget | None:
         if self.facts is None or self.gpu is None:
             return None
         return predict(self.facts, config, self.gpu, self.calibration, graphs_reserved=self.graphs_reserved)
@@ -121,7 +150,7 @@ class StudyPreflight:
         )
         self.store.put(str(self.key), self.calibration.to_json())
 
-    def _case(self, config: EngineConfig) -> Case:
+    def _case(self, config: EngineConfig, gpus: int | None) -> Case:
         cpu = self.gpu is not None and self.gpu.cpu
         memory, card = (self.gpu.memory_bytes, self.gpu.name) if self.gpu else (None, "")
         serving = serving_of(config, self.facts, memory=memory, card=card, cpu=cpu)
@@ -174,7 +203,8 @@ def preflight_for(
     gpu, gpus = study_gpu(spec, host, memory)
     kept = store if store is not None else MemoryCalibrations()
     reserved = False if spec.engine.kind == "simulated" else None  # the simulator captures outside the budget
-    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version, reserved)
+    slots = split_slots(spec, gpus)
+    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version, reserved, spec.topology, slots)
 
 
 def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) -> tuple[GpuFacts | None, int | None]:

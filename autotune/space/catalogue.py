@@ -18,6 +18,7 @@ from autotune.space.layout import Layout, layouts
 from autotune.space.source import Source, read_source
 from autotune.space.space import Kind, Parameter, SearchSpace
 from autotune.spec.study import ArgValue, ParameterSpec, SpaceSpec
+from autotune.spec.topology import SETTINGS, bare_name, is_split_name, name_problem
 
 MODEL_FACTS = (
     "architecture", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "num_experts",
@@ -40,6 +41,7 @@ class SpaceContext:
         card: short name such as `h100`, empty where unknown.
         gpu_memory: bytes per GPU, None where unknown.
         links: `nvlink`, `pcie` or empty where unknown.
+        split: a trial is several engines, so settings of one role have a meaning.
         longest_request: prompt and answer of the load's longest request in tokens, only where the study allows that
             the context is cut to it (`max_model_len` is tuned then).
     """
@@ -50,6 +52,7 @@ class SpaceContext:
     card: str = ""
     gpu_memory: int | None = None
     links: str = ""
+    split: bool = False
     longest_request: int | None = None
 
     @property
@@ -172,7 +175,7 @@ def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> Searc
         defaults=tuple(sorted(engine_defaults(context.gpus, context.gpu_memory, context.card).items())),
         description=(spec.description or "").strip(),
     )
-    _check_names(spec, source)
+    _check_names(spec, context, source)
     try:
         space.order  # noqa: B018  computed once, so that a circle is reported here
     except SpecError as error:
@@ -191,10 +194,10 @@ def _argument_names() -> frozenset[str]:
 
 def _known_names(spec: SpaceSpec) -> frozenset[str]:
     own = {*spec.parameters, *spec.derive, *(name for name, _ in EngineConfig.of(spec.fixed).args)}
-    return frozenset({*own, *_fact_names(), *Layout().facts, *_argument_names()})
+    return frozenset({*own, *_fact_names(), *Layout().facts, *_argument_names(), *SETTINGS})
 
 
-def _check_names(spec: SpaceSpec, source: Source) -> None:
+def _check_names(spec: SpaceSpec, context: SpaceContext, source: Source) -> None:
     """Every argument named in a space must be vLLM's, in some version that is supported."""
     table = bundled_table()
     groups: tuple[tuple[str, Iterable[str]], ...] = (
@@ -204,7 +207,12 @@ def _check_names(spec: SpaceSpec, source: Source) -> None:
     )
     for group, names in groups:
         for name in names:
-            if not table.knows(name):
+            if (problem := name_problem(name)) is not None:
+                raise source.error(problem[0], (group, name), problem[1])
+            if is_split_name(name) and not context.split:
+                hint = "Set `topology: disaggregated` in the study, or remove it."
+                raise source.error(f"{name!r} is for several engines, but a trial has one", (group, name), hint)
+            if name not in SETTINGS and not table.knows(bare_name(name)):
                 near = table.nearest(name)
                 hint = f"Did you mean {near}?" if near else "`vllm serve --help=all` lists the arguments."
                 raise source.error(f"vLLM has no argument {name!r}", (group, name), hint)

@@ -14,6 +14,7 @@ from autotune.errors import SpecError
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.expression import Expr
 from autotune.space.layout import Layout
+from autotune.spec.topology import bare_name
 
 Kind: TypeAlias = Literal["ladder", "choice", "switch", "layout"]
 Point: TypeAlias = Mapping[str, FrozenValue]
@@ -227,7 +228,9 @@ class SearchSpace:
             prefix = f"{parameter.name}."
             nested = {name: value for name, value in config.args if name.startswith(prefix)}
             return next((v for v in parameter.values if _expanded(parameter.name, v) == nested), "?")
-        value, default = config.get(parameter.name), dict(self.defaults).get(parameter.name)
+        bare = bare_name(parameter.name)
+        value = config.get(parameter.name, config.get(bare))
+        default = dict(self.defaults).get(bare, 0 if parameter.name == "topology.prefill" else None)
         if value is None and None not in parameter.values:
             return default
         if value not in parameter.values and None in parameter.values and _equal(value, default):

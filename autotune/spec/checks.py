@@ -98,7 +98,8 @@ def _endpoint_problems(engine: EngineSpec) -> Iterator[Problem]:
 def reserved_problems(args: Iterable[str], path: tuple[str, ...]) -> Iterator[Problem]:
     """Arguments that belong to the trial itself."""
     for name in args:
-        reason = argument_rules().reserved.get(name.lstrip("-").replace("-", "_"))
+        bare = name.lstrip("-").replace("-", "_").removeprefix("prefill.").removeprefix("decode.")
+        reason = argument_rules().reserved.get(bare)
         if reason is not None:
             yield Problem((*path, name), f"cannot be set: {reason}", "remove it")
 

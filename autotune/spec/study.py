@@ -16,6 +16,7 @@ from autotune.spec.part import ArgValue, Part, Scalar
 from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
 from autotune.spec.stages import StartStage
+from autotune.spec.topology import TopologySpec, topology_problems
 from autotune.spec.units import Seconds, Share
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SloSpec",
     "SpaceSpec",
     "StudySpec",
+    "TopologySpec",
     "TraceSpec",
     "WarmupSpec",
     "WindowSpec",
@@ -356,6 +358,8 @@ class StudySpec(Part):
     """How the engine is started."""
     hardware: HardwareSpec = HardwareSpec()
     """What a trial may use."""
+    topology: TopologySpec = TopologySpec()
+    """One engine a trial, or several behind a router (see docs/layouts.md)."""
     baseline: BaselineSpec = BaselineSpec()
     """What you run today."""
     space: str | SpaceSpec = "h100-dense"
@@ -382,7 +386,8 @@ class StudySpec(Part):
     """Folder for the results. Or where the database is: `sqlite:///FILE` beside the study file, or a PostgreSQL URL."""
 
     def problems(self) -> Iterable[Problem]:
-        return checks.study_problems(self)
+        yield from checks.study_problems(self)
+        yield from topology_problems(self)
 
 
 for _model in (EngineSpec, StudySpec):

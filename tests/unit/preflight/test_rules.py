@@ -108,7 +108,7 @@ def test_none_of_the_launches_that_are_known_to_have_run_is_refused(
 
 def test_every_rule_has_words_and_a_class_of_failure() -> None:
     texts = rule_texts()
-    assert set(CHECKS) | {"hybrid_seqs", "argument"} == set(texts)
+    assert set(CHECKS) | {"hybrid_seqs", "argument", "split"} == set(texts)
     assert {text.cause for text in texts.values()} <= {member.value for member in FailureClass}
 
 
