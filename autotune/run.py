@@ -192,7 +192,7 @@ class StudyRun:
         return TrialTask(number, proposal, attempt, fresh=proof, plain=proof, arrival_seed=arrival_seed)
 
     def _attempt(self, proposal: Proposal) -> int:
-        broken = [r for r in self._records if r.proposal == proposal or r.config == proposal.config]
+        broken = [r for r in self._records if r.config.hash == proposal.config.hash]
         return 1 + sum(isinstance(record.outcome, Broken) for record in broken)
 
     async def _run(self, place: int, task: TrialTask) -> TrialRecord:

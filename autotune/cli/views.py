@@ -141,6 +141,7 @@ class LiveView:
         self._baseline = baseline
         self._console = console
         self._records: list[TrialRecord] = []
+        self._front: list[TrialRecord] = []
         self._running: dict[int, tuple[TrialStarted, float, str]] = {}
         self._started: StudyStarted | None = None
         self._confirming: ConfirmationStarted | None = None
@@ -158,6 +159,7 @@ class LiveView:
             case StudyStarted():
                 self._started = event
                 self._records = list(event.finished)
+                self._front = front_of(self._records, self._objectives)
                 for note in event.notes:
                     self._console.print(Text(note, style="dim"))
             case NeighboursChecked(sentence=sentence):
@@ -172,6 +174,7 @@ class LiveView:
             case TrialFinished(record=record):
                 self._running.pop(record.number, None)
                 self._records.append(record)
+                self._front = front_of([*self._front, record], self._objectives)
                 self._console.print(self._line(record))
             case ConfirmationStarted():
                 self._confirming = event
@@ -188,9 +191,8 @@ class LiveView:
 
     def _draw(self) -> RenderableType:
         parts: list[RenderableType] = [self._head(), *self._running_lines()]
-        front = front_of(self._records, self._objectives)
-        if front:
-            parts.append(front_table(front, self._objectives, self._baseline))
+        if self._front:
+            parts.append(front_table(self._front, self._objectives, self._baseline))
         return Group(*parts)
 
     def _head(self) -> Text:

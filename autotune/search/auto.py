@@ -38,6 +38,8 @@ PEAKS = 12
 
 THRIFT = 0.5
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
+MOST_PENDING = 64
+"""So many of the points that are being measured are told to the models, the latest; all of them keep neighbours off."""
 ENOUGH = 4
 """Measured points needed before the model is asked."""
 
@@ -62,7 +64,7 @@ class AutoStrategy:
                 self._features,
                 self._setting.objectives,
                 situation.seed,
-                pending=[dict(key) for key in situation.tried.pending],
+                pending=[dict(key) for key in situation.tried.pending][-MOST_PENDING:],
             )
             found = self._search(situation, expectation, samples)
         return found or self._local.suggest(situation)

@@ -23,13 +23,15 @@ def dominates(first: Sequence[float], second: Sequence[float]) -> bool:
 
 def non_dominated(losses: Array) -> NDArray[np.bool_]:
     """Mask of the rows that no other row dominates; of equal rows the first one stays."""
-    count = len(losses)
-    keep = np.ones(count, dtype=np.bool_)
-    for index in range(count):
-        no_worse = np.all(losses <= losses[index], axis=1)
-        better = no_worse & np.any(losses < losses[index], axis=1)
-        equal = no_worse & ~better
-        keep[index] = not better.any() and not equal[:index].any()
+    count, width = losses.shape
+    keep = np.zeros(count, dtype=np.bool_)
+    # In this order whoever dominates a row stands before it, and of equal rows the first one comes first.
+    order = np.lexsort(losses.T[::-1])
+    front = np.empty((0, width))
+    for index in order:
+        if not np.any(np.all(front <= losses[index], axis=1)):
+            keep[index] = True
+            front = np.vstack([front, losses[index]])
     return keep
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from autotune.load.area import area_of
@@ -66,6 +67,15 @@ class Slo:
         return math.log(estimate.value / self.limit_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a record is worth; `record` tells whether the number of an object still means the same one."""
+
+    record: weakref.ref[TrialRecord]
+    values: tuple[float, ...] | None
+    constraints: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Objectives:
     """The study's objectives and limits, and how records compare under them."""
@@ -74,6 +84,8 @@ class Objectives:
     slos: tuple[Slo, ...] = ()
     levels: tuple[float, ...] = ()
     """The study's load levels; empty where they are placed by the knee."""
+    _known: dict[int, _Judged] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By the identity of a record: a search asks for the worth of all its records at every proposal."""
 
     @classmethod
     def of(cls, spec: StudySpec) -> Objectives:
@@ -100,6 +112,17 @@ class Objectives:
 
     def values(self, record: TrialRecord) -> tuple[float, ...] | None:
         """One finite value per objective (milliseconds, tokens per second, ...), or None where one was not measured."""
+        return self._judged(record).values
+
+    def _judged(self, record: TrialRecord) -> _Judged:
+        known = self._known.get(id(record))
+        if known is None or known.record() is not record:
+            values = self._values(record)
+            known = _Judged(weakref.ref(record), values, self._constraints(record, values))
+            self._known[id(record)] = known
+        return known
+
+    def _values(self, record: TrialRecord) -> tuple[float, ...] | None:
         if not isinstance(record.outcome, Measured):
             return None
         found = [self._value(item, record.outcome.load.levels, record.gpus) for item in self.items]
@@ -118,9 +141,12 @@ class Objectives:
 
         What an infeasible configuration would have done to SLOs and quality is not known: 0, neither held nor broken.
         """
+        return self._judged(record).constraints
+
+    def _constraints(self, record: TrialRecord, values: tuple[float, ...] | None) -> tuple[float, ...]:
         outcome = record.outcome
         if isinstance(outcome, Measured):
-            complete = -1.0 if self.values(record) is not None else 1.0
+            complete = -1.0 if values is not None else 1.0
             slos = (self._slo_violation(slo, outcome.load.levels) for slo in self.slos)
             return (*slos, _quality_violation(outcome.quality), complete)
         violation = max(outcome.violation, CLEAR_VIOLATION) if isinstance(outcome, Infeasible) else 1.0

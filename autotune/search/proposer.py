@@ -120,8 +120,9 @@ class StudyProposer:
         expert = self._expert(tried)
         if expert is not None:
             return expert
+        self._setting.screen.forget()
         seed = hash_seed(self._setting.seed, len(history) + len(running))
-        pending = tuple(key for one in running if (key := self._pending(one)) is not None)
+        pending = {key: None for one in running if (key := self._pending(one)) is not None}
         situation = Situation(searched(history), history, running, replace(tried, pending=pending), seed, place)
         found = self._strategy.suggest(situation)
         if found is None and pending:  # only neighbours are left: better than an idle place
@@ -129,8 +130,10 @@ class StudyProposer:
         return found
 
     def _pending(self, proposal: Proposal) -> Key | None:
+        if proposal.point:
+            return proposal.point
         screen = self._setting.screen
-        point = dict(proposal.point) or screen.space.point_of(proposal.config)
+        point = screen.space.point_of(proposal.config)
         return screen.key(point) if point else None
 
     def told(self, record: TrialRecord) -> None:

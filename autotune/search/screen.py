@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.outcome import Broken, Proposal, TrialRecord
@@ -18,6 +18,10 @@ Key: TypeAlias = tuple[tuple[str, FrozenValue], ...]
 """A canonical point: active parameters only, by name."""
 Refuse: TypeAlias = Callable[[EngineConfig], "str | None"]
 """Reason why a configuration need not be started, or None. Costs nothing compared with a trial."""
+
+
+REMEMBERED = 20_000
+"""Judgements that are kept between two proposals; one takes about a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class Screen:
         self._configs: dict[Key, EngineConfig] = {}
         self._legal: dict[Key, str | None] = {}
         self._refusals: dict[str, str | None] = {}
+
+    def forget(self) -> None:
+        """Keep memory bounded: a search looks at hundreds of points for one that it proposes."""
+        for remembered in (self._configs, self._legal, self._refusals):
+            if len(remembered) > REMEMBERED:
+                remembered.clear()
 
     def candidate(self, point: Mapping[str, FrozenValue], tried: Tried) -> Candidate:
         """Judge a point completely, the preflight's refusal included."""
@@ -88,23 +98,20 @@ class Screen:
     def _seen(self, key: Key, config: EngineConfig, tried: Tried) -> str | None:
         if config.hash in tried.hashes:
             return "already tried"
-        if any(self.neighbours(key, other) for other in tried.pending):
+        if tried.pending and any(one in tried.pending for one in self.steps(key)):
             return "next to what is being measured now"
         return None
 
-    def neighbours(self, first: Key, second: Key) -> bool:
-        """Two points differ by one step of one ladder: measuring both at the same time teaches hardly more than one."""
-        if len(first) != len(second):
-            return False
-        different = [(one, other) for one, other in zip(first, second, strict=True) if one != other]
-        if len(different) != 1:
-            return False
-        (name, value), (other_name, other_value) = different[0]
-        parameter = self.space.by_name[name]
-        values = parameter.values
-        if name != other_name or not parameter.ordered or value not in values or other_value not in values:
-            return False
-        return abs(values.index(value) - values.index(other_value)) == 1
+    def steps(self, key: Key) -> Iterator[Key]:
+        """The neighbours of a point: one step of one ladder away. Measured together they teach hardly more than one."""
+        for place, (name, value) in enumerate(key):
+            parameter = self.space.by_name[name]
+            if not parameter.ordered or value not in parameter.values:
+                continue
+            index = parameter.values.index(value)
+            for other in parameter.values[max(index - 1, 0) : index + 2]:
+                if other != value:
+                    yield (*key[:place], (name, other), *key[place + 1 :])
 
     def _refused(self, config: EngineConfig) -> str | None:
         """The preflight's answer, asked once per configuration."""
@@ -123,8 +130,8 @@ class Tried:
 
     hashes: frozenset[str]
     quarantine: tuple[Key, ...] = ()
-    pending: tuple[Key, ...] = ()
-    """Points that are being measured: their neighbours wait until the outcome is known."""
+    pending: Mapping[Key, None] = field(default_factory=dict)
+    """Points that are being measured, in their order: their neighbours wait until the outcome is known."""
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord], running: Sequence[Proposal] = ()) -> Tried:

@@ -63,8 +63,10 @@ class StopRule:
         hours = sum(record.seconds * record.gpus for record in history) / 3600
         if self.gpu_hours is not None and hours >= self.gpu_hours:
             return Stop("gpu_hours", f"{hours:.2f} of {self.gpu_hours:g} GPU hours are used")
+        if self.patience is None:
+            return None
         idle = trials_without_gain(history, objectives)
-        if self.patience is not None and idle >= self.patience:
+        if idle >= self.patience:
             return Stop("patience", f"the front has not gained in the last {idle} measured trials")
         return None
 

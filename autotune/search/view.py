@@ -69,6 +69,8 @@ class OptunaView:
         arguments = {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
         self._storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
         self._open: dict[int, optuna.Trial] = {}
+        self._known: set[int] | None = None
+        self._encoder = Encoder(objectives)
         with _as_store_error():
             self._study = self._create(study_name)
             self.reap()
@@ -97,24 +99,36 @@ class OptunaView:
             return self._sync(records)
 
     def _sync(self, records: Sequence[TrialRecord]) -> int:
+        if self._known is None:
+            return self._catch_up(records)
+        new = [record for record in records if record.number not in self._known]
+        for record in new:
+            self._finish(record, self._encoder.encode(record))
+            self._known.add(record.number)
+        return len(new)
+
+    def _catch_up(self, records: Sequence[TrialRecord]) -> int:
+        """The first time, the view itself says what it holds; after that, we are its only writer."""
         known = {
             int(trial.user_attrs[NUMBER])
             for trial in self._study.get_trials(deepcopy=False)
             if NUMBER in trial.user_attrs and trial.state.is_finished() and "outcome" in trial.user_attrs
         }
-        encoder = Encoder(self._objectives)
+        self._encoder = Encoder(self._objectives)
         added = 0
         for record in records:
-            told = encoder.encode(record)
+            told = self._encoder.encode(record)
             if record.number not in known:
                 self._finish(record, told)
                 added += 1
+        self._known = {record.number for record in records}
         return added
 
     def rebuild(self, records: Sequence[TrialRecord]) -> int:
         """Throw the view away and make it again."""
         optuna.delete_study(study_name=self.name, storage=self._storage)
         self._open.clear()
+        self._known = None
         self._study = self._create(self.name.removesuffix(f"-{self._space.fingerprint}"))
         return self.sync(records)
 

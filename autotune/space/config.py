@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -59,7 +60,7 @@ class EngineConfig:
             _flatten(name.replace("-", "_"), value, over)
         return EngineConfig.of({**dict(self.args), **over}, {**dict(self.env), **(env or {})})
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Twelve hex digits; equal for equal configurations, on every machine."""
         text = json.dumps([self.args, self.env], sort_keys=True, separators=(",", ":"))

@@ -228,8 +228,16 @@ class Store:
 
     def get(self, kind: str, key: str) -> str | None:
         """The latest document of a kind and key."""
-        found = [body for name, body in self.documents(kind) if name == key]
-        return found[-1] if found else None
+        table = tables.document
+        with self._transaction() as connection:
+            body = connection.execute(
+                sa.select(table.c.body)
+                .join(tables.study, tables.study.c.id == table.c.study_id)
+                .where(tables.study.c.name == self.name, table.c.kind == kind, table.c.key == key)
+                .order_by(table.c.id.desc())
+                .limit(1)
+            ).scalar()
+        return str(body) if body is not None else None
 
     def documents(self, kind: str) -> Sequence[tuple[str, str]]:
         """All documents of a kind as (key, body), oldest first."""

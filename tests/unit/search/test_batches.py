@@ -40,7 +40,7 @@ def test_no_two_of_a_batch_are_neighbours(name: str) -> None:
         keys = [screen.key(dict(one.point)) for one in running]
         assert len(set(keys)) == PLACES
         for index, key in enumerate(keys):
-            assert not any(screen.neighbours(key, other) for other in keys[:index])
+            assert not any(other in screen.steps(key) for other in keys[:index])
         records += [record_of(len(records) + place, one, outcome_of(one.config)) for place, one in enumerate(running)]
 
 
@@ -49,7 +49,7 @@ def test_a_neighbour_is_one_step_of_one_ladder() -> None:
     point = {"seqs": 64, "batched": 2048, "weights": "none", "graph": "none"}
 
     def near(**changes: int | str) -> bool:
-        return screen.neighbours(screen.key(point), screen.key({**point, **changes}))
+        return screen.key({**point, **changes}) in set(screen.steps(screen.key(point)))
 
     assert near(seqs=128) and near(batched=1024)
     assert not near(seqs=256), "two steps"
