@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -89,7 +91,11 @@ def read_log(path: Path) -> Iterator[str]:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        about = os.fstat(file.fileno())
+        size = about.st_size
+        if not stat.S_ISREG(about.st_mode):  # a pipe, as in `autotune explain <(docker logs vllm)`
+            yield from _lines(file, sys.maxsize)
+            return
         if size <= HEAD_BYTES + TAIL_BYTES:
             yield from _lines(file, size)
             return

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator
 from ruamel.yaml import YAML
 
 from autotune.spec import units
-from autotune.spec.describe import members
+from autotune.spec.describe import item_of, members
 from autotune.spec.study import StudySpec
 
 
@@ -41,7 +41,14 @@ def field_value(part: type[BaseModel], name: str, value: object) -> object:
         return units.duration_text(value)
     if units.parse_bytes in reads and isinstance(value, int):
         return units.bytes_text(value)
+    item = item_of(field.annotation, dict)
+    if isinstance(value, dict) and any(_reads_durations(mark) for mark in get_args(item)[1:]):
+        return {key: units.duration_text(one) for key, one in value.items()}
     return _plain(value)
+
+
+def _reads_durations(mark: object) -> bool:
+    return isinstance(mark, BeforeValidator) and mark.func is units.parse_duration
 
 
 def _plain(value: object) -> object:

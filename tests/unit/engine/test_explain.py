@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,17 @@ def test_a_healthy_log_has_no_failure_but_its_warnings() -> None:
 
 def test_standard_input_is_read() -> None:
     shown = run("-", "--json", given="vllm: error: unrecognized arguments: --nope\n")
+    assert json.loads(shown)["class"] == "cli_unknown_argument"
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """As in `autotune explain <(docker logs vllm)`: a pipe has no size."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("vllm: error: unrecognized arguments: --nope\n",))
+    writer.start()
+    shown = run(str(pipe), "--json")
+    writer.join(5)
     assert json.loads(shown)["class"] == "cli_unknown_argument"
 
 

@@ -10,6 +10,8 @@ import pytest
 from autotune.errors import SpecError, SpecErrors
 from autotune.spec.document import SIZE_LIMIT
 from autotune.spec.load import load_study
+from autotune.spec.resolved import resolved_yaml
+from autotune.spec.study import StudySpec
 
 HEAD = "name: case\nmodel: Qwen/Qwen3-8B\n"
 
@@ -168,3 +170,11 @@ def test_a_secret_in_an_override_is_not_repeated(tmp_path: Path) -> None:
     error = refused(write(tmp_path, HEAD), "engine.env.HF_TOKEN=not-like-a-token")
     assert error.key == "engine.env.HF_TOKEN"
     assert "not-like-a-token" not in str(error)
+
+
+def test_durations_in_a_mapping_keep_their_units(tmp_path: Path) -> None:
+    spec = StudySpec.model_validate({"name": "s", "model": "m", "engine": {"phase_timeouts": {"weights": "30m"}}})
+    text = resolved_yaml(spec)
+    assert "weights: 30m" in text
+    (tmp_path / "again.yaml").write_text(text)
+    assert load_study(tmp_path / "again.yaml") == spec
