@@ -154,7 +154,7 @@ class StudyPreflight:
         cpu = self.gpu is not None and self.gpu.cpu
         memory, card = (self.gpu.memory_bytes, self.gpu.name) if self.gpu else (None, "")
         serving = serving_of(config, self.facts, memory=memory, card=card, cpu=cpu)
-        return Case(config, serving, self.facts, self.gpus, cpu, self.gpu is not None)
+        return Case(config, serving, self.facts, gpus, cpu, self.gpu is not None)
 
     def _hybrid(self, budget: MemoryBudget) -> tuple[Refusal, ...]:
         """A sequence of a hybrid model keeps a block of state; one and a half times what fits is surely too much."""
