@@ -117,7 +117,8 @@ class Gate:
         seconds = report.seconds + time.monotonic() - begin
         verdict = combined(report.checks, asked)
         full = QualityReport(verdict, checks, violation_of(checks), report.precision_key, seconds)
-        if verdict is not QualityVerdict.UNDECIDED:
+        # What could not be asked (no answer, no baseline yet) is asked again; too few questions stay too few.
+        if not any(check.verdict is QualityVerdict.UNDECIDED and check.estimate.n <= 1 for check in asked):
             self.memory.put(name, _REPORT.dump_json(full).decode())
         return full
 

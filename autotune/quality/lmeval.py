@@ -82,30 +82,49 @@ async def evaluate(
 ) -> dict[str, bool]:  # fmt: skip
     """Run one task; right or wrong by question id.
 
+    Where the tokenizer cannot be loaded (no network, no such repository), the task runs once more without one: those
+    that only generate need none.
+
     Raises:
         LmEvalFault: it failed (a task that does not exist, no access to its data set, ...).
     """
+
+    async def run(tokenizer: str) -> dict[str, bool]:
+        return await _run(
+            task, url=url, model=model, api_key=api_key, tokenizer=tokenizer, concurrency=concurrency, folder=folder,
+            python=python,
+        )  # fmt: skip
+
+    try:
+        return await run(tokenizer)
+    except LmEvalFault as first:
+        if not tokenizer:
+            raise
+        try:
+            return await run("")
+        except LmEvalFault:
+            raise first from None  # it was not the tokenizer
+
+
+async def _run(
+    task: str, *, url: str, model: str, api_key: str, tokenizer: str, concurrency: int, folder: Path, python: str
+) -> dict[str, bool]:
     path = Path(task)
-    name = path.stem
     own = path.suffix in (".yaml", ".yml")
+    name = path.stem + ("" if tokenizer else "-without-tokenizer")
     # Data files of a task of one's own are looked for beside it; another folder means that ours must be absolute.
     output = folder.absolute() / f"lm-eval-{name}"
     shutil.rmtree(output, ignore_errors=True)  # the answers of an earlier engine
     argv = command(
-        str(path.absolute()) if own else task,
-        url=url,
-        model=model,
-        tokenizer=tokenizer,
-        concurrency=concurrency,
-        output=output,
-        python=python,
-    )
+        str(path.absolute()) if own else task, url=url, model=model, tokenizer=tokenizer, concurrency=concurrency,
+        output=output, python=python,
+    )  # fmt: skip
     env = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
     log, beside = folder / f"lm-eval-{name}.log", path.absolute().parent if own else None
     result = await run_user_command(argv, env, log=log, timeout=TIMEOUT_S, cwd=beside)
     found = read_samples(sorted(output.rglob("samples_*.jsonl")))
     if result.code != 0 or not found:
-        raise LmEvalFault(f"lm-eval ended with {result.code}: {result.tail or 'it wrote no samples'}")
+        raise LmEvalFault(f"lm-eval ended with {result.code}: {result.tail or 'it wrote no samples'} ({log})")
     return found
 
 

@@ -208,7 +208,7 @@ def _name(kind: str, size: float) -> str:
     return f"{kind} {size:g}"
 
 
-def power(measured: Measured, noise: Mapping[str, Noise], documents: int, draws: int = 300) -> tuple[float, float]:
+def power(measured: Measured, noise: Mapping[str, Noise], documents: int, draws: int = 100) -> tuple[float, float]:
     """Shares of random subsets of `documents` texts on which the gate fails, and on which it does not pass."""
     if measured.broken:
         return 1.0, 1.0
@@ -286,7 +286,9 @@ def main() -> None:
         asyncio.run(_measure_all(options.folder.resolve(), suite, kept, one_round=options.only == "round"))
     if options.only == "round":
         return
-    text = tables.page(kept.ordered(), kept.noise, power, kept.documents, kept.positions)
+    text = tables.page(
+        kept.ordered(), kept.runs, kept.noise, power, kept.documents, kept.positions, tables.further(HERE)
+    )
     (HERE / "RESULTS.md").write_text(text, "utf-8")
     sys.stdout.write(text)
 

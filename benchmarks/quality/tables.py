@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 from autotune.quality.divergence import Divergence, statistics
 from autotune.quality.reference import Noise
 
-GSM8K_QUESTIONS = 1319
-GSM8K_SHARE = 0.83
-GSM8K_TOLERANCE = 0.08
-SIZES = (4, 12, 24)
+SIZES = (4, 12)
+DROPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.10)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A stored accuracy on GSM8K and how far a run may fall below it, as in vLLM's own CI."""
+
+    name: str
+    questions: int
+    stored: float
+    allowed: float
+
+    def seen(self, drop: float) -> float:
+        """Chance that a run falls below the limit after a true fall by `drop` (binomial, normal approximation)."""
+        share = self.stored - drop
+        spread = math.sqrt(share * (1 - share) / self.questions)
+        return 0.5 * math.erfc((drop - self.allowed) / spread / -math.sqrt(2))
+
+
+LM_EVAL = Rule("lm-eval harness", 250, 0.756, 0.08 * 0.756)
+"""`.buildkite/lm-eval-harness/test_lm_eval_correctness.py`: `DEFAULT_RTOL = 0.08`, a run must reach stored x (1 -
+rtol); the sizes are those of `configs/Meta-Llama-3-8B-Instruct.yaml` (limit 250, strict match 0.756)."""
+SCRIPT = Rule("GSM8K script", 1319, 0.83, 0.08)
+"""`tests/evals/gsm8k/test_gsm8k_correctness.py`: `tol = eval_config.get("tolerance", 0.08)`, a run must reach stored -
+tol, on 1,319 questions."""
 
 
 class Row(Protocol):
@@ -26,28 +51,128 @@ class Row(Protocol):
     broken: tuple[str, ...]
 
 
-def gsm8k_power(drop: float) -> float:
-    """Chance that measured < stored - tolerance after a true fall by `drop` (binomial, normal approximation)."""
-    share = GSM8K_SHARE - drop
-    spread = math.sqrt(share * (1 - share) / GSM8K_QUESTIONS)
-    return 0.5 * math.erfc((drop - GSM8K_TOLERANCE) / spread / -math.sqrt(2))
+class Run(Protocol):
+    """What the page needs of one run of the gate, see `repeats.Verdict`."""
+
+    @property
+    def size(self) -> float: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def started(self) -> bool: ...
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def kl(self) -> tuple[float, float, float]: ...
+    @property
+    def perplexity(self) -> float: ...
+    @property
+    def agreement(self) -> float: ...
+    @property
+    def texts(self) -> int: ...
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def accuracy_before(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 def page(
     rows: Sequence[Row],
+    runs: Sequence[Run],
     noise: Mapping[str, Noise],
     power: Callable[[Row, Mapping[str, Noise], int], tuple[float, float]],
     documents: int,
     positions: int,
+    more: Sequence[str] = (),
 ) -> str:
-    """Markdown with everything that was measured."""
+    """Markdown with everything that was measured; `more` are further sections."""
+    questions = documents * positions
     parts = [
         _HEAD.format(documents=documents, positions=positions),
         _divergence(rows),
+        _between(rows),
+        _REPEATED.format(questions=questions),
+        repeated(runs, questions),
+        _STARTED,
+        started(runs),
+        _GSM8K,
+        _gsm8k(),
         _POWER,
         _power(rows, noise, power),
+        _NOISE,
+        _noise(noise),
     ]
-    return "\n".join([*parts, _NOISE, _noise(noise), _GSM8K, _gsm8k(), ""])
+    return "\n".join([*parts, *more, ""])
+
+
+def _between(rows: Sequence[Row]) -> str:
+    """Where the 8-bit float lies."""
+    found = {row.name: statistics(row.windows).kl for row in rows}
+    told = {name: f"{kl.value:.4f} ({kl.low:.4f} to {kl.high:.4f})" for name, kl in found.items()}
+    if not {"int8 32", "fp8 0", "int4 32"} <= told.keys():
+        return ""
+    return (
+        f"\nFP8-like rounding lies between 8-bit and 4-bit integers: {told['int8 32']}, then {told['fp8 0']}, then "
+        f"{told['int4 32']} nats per token. On this model it is beyond the default limits."
+    )
+
+
+def repeated(runs: Sequence[Run], questions: int) -> str:
+    """Damage size against how often it is caught."""
+    head = ("noise", "runs", "KL, nats/token", "perplexity", "failed", "not passed", "caught, 95 %", "accuracy, points",
+            f"{questions:,} questions within 0.08", LM_EVAL.name, SCRIPT.name)  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for size in sorted({run.size for run in runs}):
+        some = [run for run in runs if run.size == size and not run.started]
+        if some:
+            lines.append(_size_row(size, some))
+    return "\n".join(lines)
+
+
+def _size_row(size: float, runs: Sequence[Run]) -> str:
+    failed = sum(run.verdict == "failed" for run in runs)
+    stopped = sum(run.verdict != "passed" for run in runs)
+    low, high = wilson(stopped, len(runs))
+    falls = [run.accuracy_before - run.accuracy for run in runs]
+    fall = sum(falls) / len(falls)
+    caught = sum(one > SCRIPT.allowed for one in falls)
+    cells = (
+        f"{size:g}" if size else "none", str(len(runs)), _span([run.kl[0] for run in runs], "{:.4f}"),
+        _span([100 * run.perplexity for run in runs], "{:+.1f} %"), str(failed), str(stopped),
+        f"{stopped / len(runs):.0%} ({low:.0%} to {high:.0%})", f"{-100 * fall:+.1f}", f"{caught} of {len(runs)}",
+        f"{LM_EVAL.seen(max(0.0, fall)):.1%}", f"{SCRIPT.seen(max(0.0, fall)):.1%}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def wilson(hits: int, runs: int) -> tuple[float, float]:
+    """95 % interval of a share (E. B. Wilson 1927)."""
+    z, share = 1.96, hits / runs
+    centre = (share + z * z / (2 * runs)) / (1 + z * z / runs)
+    half = z * math.sqrt(share * (1 - share) / runs + z * z / (4 * runs * runs)) / (1 + z * z / runs)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def started(runs: Sequence[Run]) -> str:
+    """The same copies loaded into a running engine and started on."""
+    head = ("noise", "seed", "how", "verdict", "KL", "perplexity", "agreement", "texts")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for one in (run for run in runs if run.started):
+        same = [run for run in runs if (run.size, run.round) == (one.size, one.round)]
+        for run in sorted(same, key=lambda run: run.started):
+            cells = (
+                f"{run.size:g}", str(run.round), "started on it" if run.started else "loaded", run.verdict,
+                f"{run.kl[0]:.5f}", f"{run.perplexity:+.3%}", f"{run.agreement:.2%}", str(run.texts),
+            )  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _divergence(rows: Sequence[Row]) -> str:
@@ -76,12 +201,11 @@ def _power(
 ) -> str:
     sizes = [size for size in SIZES if size <= min(len(row.windows) for row in rows)]
     head = " | ".join(f"{size} texts" for size in sizes)
-    lines = [f"| damage | {head} | GSM8K within 0.08 |", "|---|" + "---|" * (len(sizes) + 1)]
+    lines = [f"| damage | {head} |", "|---|" + "---|" * len(sizes)]
     for row in rows:
         shares = [power(row, noise, size) for size in sizes]
         cells = " | ".join(f"{failed:.0%} / {stopped:.0%}" for failed, stopped in shares)
-        drop = max(0.0, row.accuracy_before - row.accuracy)
-        lines.append(f"| {row.name} | {cells} | {gsm8k_power(drop):.0%} |")
+        lines.append(f"| {row.name} | {cells} |")
     return "\n".join(lines)
 
 
@@ -92,12 +216,10 @@ def _noise(noise: Mapping[str, Noise]) -> str:
 
 
 def _gsm8k() -> str:
-    drops = (0.01, 0.02, 0.03, 0.05, 0.08, 0.10)
-    lines = [
-        "| fall, points | " + " | ".join(f"{100 * drop:.0f}" for drop in drops) + " |",
-        "|---" * (len(drops) + 1) + "|",
-    ]
-    lines.append("| seen | " + " | ".join(f"{gsm8k_power(drop):.1%}" for drop in drops) + " |")
+    lines = ["| fall, points | " + " | ".join(f"{100 * drop:.0f}" for drop in DROPS) + " |", "|---" * 8 + "|"]
+    for rule in (LM_EVAL, SCRIPT):
+        name = f"{rule.name}, {rule.questions:,} questions"
+        lines.append(f"| {name} | " + " | ".join(f"{rule.seen(drop):.1%}" for drop in DROPS) + " |")
     return "\n".join(lines)
 
 
@@ -112,23 +234,88 @@ texts. Intervals are 95 % over texts. `noise S` is Gaussian noise of S standard 
 thirty; `int8 32`, `int4 32` are rounding to nearest in groups of 32; `fp8` is e4m3 with one scale per row; `rope 10000`
 is a wrong base (right: 100000); `template` is another chat template.
 """
-_POWER = """
+_REPEATED = """
 ## How often it is caught
 
-Share of 300 random subsets of the texts on which the gate says `failed` / does not say `passed` (an undecided
-configuration is not recommended either), without the further texts that an undecided check is given. Last column: how
-often a GSM8K run of 1,319 questions at 83 % falls below a stored value by more than 0.08, if it lost as many points as
-the accuracy above (a stand-in: this model is too small for GSM8K itself). All subsets come from one scoring of each
-damage, and there is only one subset of all texts: that column is a single verdict. A study with few texts scores three
-times as many where the first ones leave it undecided.
+Repeated runs of the whole gate, each round on an engine of its own start with noise drawn anew; all texts where the
+first ones did not decide. *Not passed* is failed or undecided: neither is recommended. The interval is Wilson's.
+
+The last three columns are what a stored accuracy with a tolerance would have said. The first of them is counted in
+these runs: how often the accuracy on the {questions:,} next-token questions of the same texts (greedy, exact match) fell
+by more than 0.08. The two others are calculated for GSM8K, which this model cannot do: vLLM's own rules (below), had
+GSM8K fallen by as many points as the accuracy on these texts. That is a stand-in: it says what such a rule can see, not
+what GSM8K would have lost.
+"""
+_STARTED = """
+Weights loaded into a running engine are as good as an engine started on them (same texts, same noise):
+"""
+_GSM8K = """
+## vLLM's tolerances
+
+What vLLM's CI accepts, and how often it sees a true fall of GSM8K (calculated, binomial). `lm-eval harness` is
+`.buildkite/lm-eval-harness/test_lm_eval_correctness.py`: at least the stored value x (1 - 0.08); 250 questions and
+75.6 % are those of `Meta-Llama-3-8B-Instruct.yaml`. `GSM8K script` is `tests/evals/gsm8k/test_gsm8k_correctness.py`: at
+least the stored value - 0.08; 1,319 questions, at 83 % here.
+"""
+_POWER = """
+## With fewer texts
+
+Share of 100 random subsets of the texts on which the gate says `failed` / does not say `passed`, without the further
+texts that an undecided check is given. All subsets come from one scoring of each damage (the first table): this shows
+what few texts cost, not how runs differ.
 """
 _NOISE = """
 ## The noise floor
 
 The reference against itself: other order, other batches, alone.
 """
-_GSM8K = """
-## A stored GSM8K value with a tolerance of 0.08
 
-vLLM's own evaluation accepts a measured value down to 0.08 below the stored one.
+
+def further(folder: Path) -> list[str]:
+    """Sections of the other benchmarks here, where they were run: `hooks.json`, `memory.json`."""
+    parts: list[str] = []
+    if (folder / "hooks.json").is_file():
+        parts += [_HOOKS, _table(folder / "hooks.json", _hooks_cells, _HOOKS_HEAD)]
+    if (folder / "memory.json").is_file():
+        parts += [_MEMORY, _table(folder / "memory.json", _memory_cells, _MEMORY_HEAD)]
+    return parts
+
+
+def _table(file: Path, cells: Callable[[Mapping[str, Any]], Sequence[str]], head: Sequence[str]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    lines += [f"| {' | '.join(cells(row))} |" for row in json.loads(file.read_text("utf-8"))]
+    return "\n".join(lines)
+
+
+_HOOKS_HEAD = ("weights", "with", "KL while reading", "KL while writing", "positions written", "requests")
+
+
+def _hooks_cells(row: Mapping[str, Any]) -> Sequence[str]:
+    def interval(values: Sequence[float]) -> str:
+        return f"{values[0]:.5f} ({values[1]:.5f} to {values[2]:.5f})"
+
+    ways = "hooks" if row["hooks"] else "top 20, following"
+    return (row["name"], ways, interval(row["kl"]), interval(row["decode_kl"]), str(row["decode_positions"]),
+            str(row["requests"]))  # fmt: skip
+
+
+_MEMORY_HEAD = ("positions of a prompt", "in flight", "peak above before, MiB", "seconds")
+
+
+def _memory_cells(row: Mapping[str, Any]) -> Sequence[str]:
+    return (f"{row['positions']:,}", str(row["in_flight"]), f"{row['mib']:,.0f}", f"{row['seconds']:.0f}")
+
+
+_HOOKS = """
+## With vLLM's newer hooks
+
+`python -m benchmarks.quality.hooks`: the real vLLM 0.32.0 with its V2 model runner, whose Triton kernels run in
+Triton's interpreter; scoring by the reference's ids (`prompt_logprob_token_ids`) and trace replay
+(`trace_decode_token_ids`) against the gate's way without them, on the same engine and texts.
+"""
+_MEMORY = """
+## What scoring costs in memory
+
+`python -m benchmarks.quality.memory`: peak of all engine processes above what they held before; 6,144 positions in
+every row, a vocabulary of 49,152. The gate sends prompts of at most 256 positions, two at a time.
 """

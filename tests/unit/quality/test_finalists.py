@@ -218,6 +218,22 @@ async def test_a_task_file_finds_its_data_beside_it_and_old_answers_do_not_count
     assert not found["sums/0"]
 
 
+async def test_a_tokenizer_that_cannot_be_loaded_does_not_stop_a_task_that_needs_none(tmp_path: Path) -> None:
+    package = tmp_path / "lm_eval"
+    package.mkdir()
+    refuse = "import sys\nif 'tokenizer=no/where' in ' '.join(sys.argv): sys.exit('cannot load no/where')\n"
+    (package / "__main__.py").write_text(refuse + FAKE_LM_EVAL, "utf-8")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n', "utf-8")
+    wrapper.chmod(0o755)
+    found = await lmeval.evaluate(
+        "arc_easy", url="u", model="m", api_key="secret", tokenizer="no/where", concurrency=1, folder=tmp_path,
+        python=str(wrapper),
+    )  # fmt: skip
+    assert len(found) == 8
+    assert "cannot load" in (tmp_path / "lm-eval-arc_easy.log").read_text("utf-8")
+
+
 def test_a_task_file_that_changes_is_another_task(tmp_path: Path) -> None:
     task, data = tmp_path / "sums.yaml", tmp_path / "sums.jsonl"
     task.write_text("task: sums\ndata: sums.jsonl\n", "utf-8")
@@ -240,7 +256,7 @@ async def test_a_failed_lm_eval_is_told_with_its_last_words(tmp_path: Path) -> N
     wrapper = tmp_path / "python"
     wrapper.write_text("#!/bin/sh\necho 'no such task: arc_hard'\nexit 2\n", "utf-8")
     wrapper.chmod(0o755)
-    with pytest.raises(lmeval.LmEvalFault, match="ended with 2: no such task"):
+    with pytest.raises(lmeval.LmEvalFault, match=r"ended with 2: no such task: arc_hard .*lm-eval-arc_hard\.log"):
         await lmeval.evaluate(
             "arc_hard", url="u", model="m", api_key="", tokenizer="t", concurrency=1, folder=tmp_path,
             python=str(wrapper),
