@@ -14,7 +14,7 @@ from autotune.cli.account_text import print_account, print_refused
 from autotune.cli.split_text import split_commands
 from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
-from autotune.quality.report import QualityCheck
+from autotune.quality.report import QualityCheck, QualityVerdict
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.front import baseline_of
@@ -112,7 +112,11 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
 
 
 def _check_text(check: QualityCheck) -> str:
-    return f"{figure_text('', check.estimate)} (limit {check.limit:g}, noise {check.noise:.2g}) {check.verdict}"
+    told = str(check.verdict)
+    if check.tier not in (0, 3):  # those have no figure
+        told = f"{figure_text('', check.estimate)} (limit {check.limit:g}, noise {check.noise:.2g}) {told}"
+    wanted = check.note and (check.tier >= 2 or check.verdict is not QualityVerdict.PASSED)
+    return f"{told}: {' '.join(check.note.split())}" if wanted else told
 
 
 def _print_pairs(console: Console, title: str, pairs: list[tuple[str, str]]) -> None:

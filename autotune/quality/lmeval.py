@@ -124,7 +124,8 @@ async def _run(
     result = await run_user_command(argv, env, log=log, timeout=TIMEOUT_S, cwd=beside)
     found = read_samples(sorted(output.rglob("samples_*.jsonl")))
     if result.code != 0 or not found:
-        raise LmEvalFault(f"lm-eval ended with {result.code}: {result.tail or 'it wrote no samples'} ({log})")
+        last = " ".join(result.tail.splitlines()[-2:]) or "it wrote no samples"
+        raise LmEvalFault(f"lm-eval ended with {result.code}: {last} ({log})")
     return found
 
 
