@@ -60,6 +60,27 @@ def test_local_model_needs_no_network(tmp_path: Path) -> None:
     assert command.env["HF_HUB_OFFLINE"] == "1"
 
 
+def test_fast_starts_share_the_kernel_cache_of_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "VLLM_WORKER_MULTIPROC_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one, two = Identity(18_100, "n", "k", (0,)), IDENTITY
+
+    def env(recipe: VllmRecipe, identity: Identity = one) -> dict[str, str]:
+        return dict(recipe.command(EngineConfig(), identity, LiveStart()).env)
+
+    fast = VllmRecipe("python", "m", fast=True)
+    assert env(fast)["TRITON_CACHE_DIR"] == env(fast, two)["TRITON_CACHE_DIR"] == str(tmp_path / ".triton" / "cache")
+    assert env(fast)["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"
+    assert "VLLM_WORKER_MULTIPROC_METHOD" not in env(fast, two)
+    for plain in (VllmRecipe("python", "m"), VllmRecipe("python", "m", fast=True, on_cpu=True)):
+        assert not {"TRITON_CACHE_DIR", "VLLM_WORKER_MULTIPROC_METHOD"} & env(plain).keys()
+    monkeypatch.setenv("TRITON_HOME", "/elsewhere")
+    assert env(fast)["TRITON_CACHE_DIR"] == "/elsewhere/.triton/cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    assert env(fast)["TRITON_CACHE_DIR"] == "/mine"
+
+
 def test_simulator_takes_the_same_arguments() -> None:
     recipe = SimulatedRecipe("m", (("AUTOTUNE_SIM_CARD", "h200"),), (("AUTOTUNE_SIM_FAULT", "die_after"),))
     command = recipe.command(EngineConfig.of({"max_num_seqs": 8}), IDENTITY, LiveStart())
