@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import aiohttp
 
@@ -75,7 +75,7 @@ class HttpScorer:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> HttpScorer:
+    async def __aenter__(self) -> Self:
         # The server closes idle connections after 5 s; one that is taken up at that moment would be lost.
         connector = aiohttp.TCPConnector(force_close=True)
         self._session = aiohttp.ClientSession(

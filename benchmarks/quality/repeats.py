@@ -24,7 +24,7 @@ from autotune.quality.verdict import Limits, verdict_of
 from autotune.quality.wire import HttpScorer
 from autotune.spec.study import QualitySpec
 
-SIZES = (0.0, 0.06, 0.1, 0.14, 0.2)
+SIZES = (0.0, 0.06, 0.1, 0.14, 0.2, 1.0, 2.0)
 """Standard deviations of noise; 0 is the good weights."""
 ROUNDS = 6
 CHECKED_STARTS = ((0.14, 0), (0.2, 1))

@@ -141,7 +141,7 @@ def _size_row(size: float, runs: Sequence[Run]) -> str:
     cells = (
         f"{size:g}" if size else "none", str(len(runs)), _span([run.kl[0] for run in runs], "{:.4f}"),
         _span([100 * run.perplexity for run in runs], "{:+.1f} %"), str(failed), str(stopped),
-        f"{stopped / len(runs):.0%} ({low:.0%} to {high:.0%})", f"{-100 * fall:+.1f}", f"{caught} of {len(runs)}",
+        f"{stopped / len(runs):.0%} ({low:.0%} to {high:.0%})", f"{0.0 - 100 * round(fall, 4):+.1f}", f"{caught} of {len(runs)}",
         f"{LM_EVAL.seen(max(0.0, fall)):.1%}", f"{SCRIPT.seen(max(0.0, fall)):.1%}",
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -241,10 +241,10 @@ Repeated runs of the whole gate, each round on an engine of its own start with n
 first ones did not decide. *Not passed* is failed or undecided: neither is recommended. The interval is Wilson's.
 
 The last three columns are what a stored accuracy with a tolerance would have said. The first of them is counted in
-these runs: how often the accuracy on the {questions:,} next-token questions of the same texts (greedy, exact match) fell
-by more than 0.08. The two others are calculated for GSM8K, which this model cannot do: vLLM's own rules (below), had
-GSM8K fallen by as many points as the accuracy on these texts. That is a stand-in: it says what such a rule can see, not
-what GSM8K would have lost.
+these runs: how often the accuracy on the {questions:,} next-token questions of the same texts (greedy, exact match)
+fell by more than 0.08. The two others are calculated for GSM8K, which this model cannot do: vLLM's own rules (below),
+had GSM8K fallen by as many points as the accuracy on these texts. That is a stand-in: it says what such a rule can see,
+not what GSM8K would have lost.
 """
 _STARTED = """
 Weights loaded into a running engine are as good as an engine started on them (same texts, same noise):
@@ -275,28 +275,41 @@ def further(folder: Path) -> list[str]:
     """Sections of the other benchmarks here, where they were run: `hooks.json`, `memory.json`."""
     parts: list[str] = []
     if (folder / "hooks.json").is_file():
-        parts += [_HOOKS, _table(folder / "hooks.json", _hooks_cells, _HOOKS_HEAD)]
+        rows = json.loads((folder / "hooks.json").read_text("utf-8"))
+        parts += [_HOOKS, _table(rows, _hooks_cells, _HOOKS_HEAD)]
     if (folder / "memory.json").is_file():
-        parts += [_MEMORY, _table(folder / "memory.json", _memory_cells, _MEMORY_HEAD)]
+        found = json.loads((folder / "memory.json").read_text("utf-8"))
+        parts += [_MEMORY, _table(found["peaks"], _memory_cells, _MEMORY_HEAD)]
+        parts += [_BUCKETS, _table(found["buckets"], _bucket_cells, _BUCKETS_HEAD)]
     return parts
 
 
-def _table(file: Path, cells: Callable[[Mapping[str, Any]], Sequence[str]], head: Sequence[str]) -> str:
+def _table(
+    rows: Sequence[Mapping[str, Any]], cells: Callable[[Mapping[str, Any]], Sequence[str]], head: Sequence[str]
+) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    lines += [f"| {' | '.join(cells(row))} |" for row in json.loads(file.read_text("utf-8"))]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {' | '.join(cells(row))} |" for row in rows)])
 
 
 _HOOKS_HEAD = ("weights", "with", "KL while reading", "KL while writing", "positions written", "requests")
 
 
 def _hooks_cells(row: Mapping[str, Any]) -> Sequence[str]:
-    def interval(values: Sequence[float]) -> str:
-        return f"{values[0]:.5f} ({values[1]:.5f} to {values[2]:.5f})"
-
     ways = "hooks" if row["hooks"] else "top 20, following"
-    return (row["name"], ways, interval(row["kl"]), interval(row["decode_kl"]), str(row["decode_positions"]),
+    return (row["name"], ways, _interval(row["kl"]), _interval(row["decode_kl"]), str(row["decode_positions"]),
             str(row["requests"]))  # fmt: skip
+
+
+def _interval(values: Sequence[float]) -> str:
+    return f"{values[0]:.5f} ({values[1]:.5f} to {values[2]:.5f})"
+
+
+_BUCKETS_HEAD = ("weights", "check", "KL, nats/token", "noise floor", "limit", "verdict")
+
+
+def _bucket_cells(row: Mapping[str, Any]) -> Sequence[str]:
+    noise, limit = f"{row['noise']:.5f}", f"{row['limit']:g}"
+    return (row["weights"], row["name"], _interval(row["kl"]), noise, limit, row["verdict"])
 
 
 _MEMORY_HEAD = ("positions of a prompt", "in flight", "peak above before, MiB", "seconds")
@@ -312,6 +325,9 @@ _HOOKS = """
 `python -m benchmarks.quality.hooks`: the real vLLM 0.32.0 with its V2 model runner, whose Triton kernels run in
 Triton's interpreter; scoring by the reference's ids (`prompt_logprob_token_ids`) and trace replay
 (`trace_decode_token_ids`) against the gate's way without them, on the same engine and texts.
+"""
+_BUCKETS = """
+By length of context, same engine (two texts of 4,096 tokens, 16 tokens written after each):
 """
 _MEMORY = """
 ## What scoring costs in memory
