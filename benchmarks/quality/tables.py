@@ -141,7 +141,8 @@ def _size_row(size: float, runs: Sequence[Run]) -> str:
     cells = (
         f"{size:g}" if size else "none", str(len(runs)), _span([run.kl[0] for run in runs], "{:.4f}"),
         _span([100 * run.perplexity for run in runs], "{:+.1f} %"), str(failed), str(stopped),
-        f"{stopped / len(runs):.0%} ({low:.0%} to {high:.0%})", f"{0.0 - 100 * round(fall, 4):+.1f}", f"{caught} of {len(runs)}",
+        f"{stopped / len(runs):.0%} ({low:.0%} to {high:.0%})", f"{0.0 - 100 * round(fall, 4):+.1f}",
+        f"{caught} of {len(runs)}",
         f"{LM_EVAL.seen(max(0.0, fall)):.1%}", f"{SCRIPT.seen(max(0.0, fall)):.1%}",
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
