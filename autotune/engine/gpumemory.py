@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from autotune.host.gpus import GpuReader, NvmlGpus
 from autotune.host.processes import start_ticks
+from autotune.host.xids import NoXids, NvmlXids, XidReader
 
 DEADLINE = 30.0
 SLACK = 256 << 20
@@ -29,6 +30,8 @@ class GpuWatch:
     """Uncorrectable memory errors that the leased GPUs counted before the start, by NVML index."""
     buses: tuple[str, ...] = ()
     """PCI addresses of the leased GPUs, as NVML writes them."""
+    xids: XidReader = field(default_factory=NoXids)
+    """Faults that the driver reports of the leased GPUs from now on."""
 
     async def wait_free(self, pids: Iterable[int], deadline: float = DEADLINE) -> tuple[str, ...]:
         """Wait until `pids` are off the GPUs and the memory is back; what is still there, in words.
@@ -59,8 +62,8 @@ class GpuWatch:
         return tuple(words)
 
 
-def gpu_watch(indices: Iterable[int], reader: GpuReader | None = None) -> GpuWatch:
-    """Note the memory in use now."""
+def gpu_watch(indices: Iterable[int], reader: GpuReader | None = None, xids: XidReader | None = None) -> GpuWatch:
+    """Note the memory in use now, and listen for faults from now on."""
     wanted = frozenset(indices)
     source = reader or NvmlGpus()
     if not wanted:
@@ -73,4 +76,5 @@ def gpu_watch(indices: Iterable[int], reader: GpuReader | None = None) -> GpuWat
         free / 2**30 if free is not None else None,
         {gpu.index: gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None},
         tuple(gpu.pci_bus for gpu in gpus if gpu.pci_bus),
+        xids if xids is not None else NvmlXids(sorted(wanted)) if reader is None else NoXids(),
     )

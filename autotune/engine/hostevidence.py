@@ -94,7 +94,8 @@ class HostWatch:
         """`failure`, or what the host did to the engine; `pids` are all processes that the engine had. Never raises."""
         found = read_kernel_log(self._kernel.since(self._mark))
         findings = KernelFindings(self._xids(found.xids), self._kills(found.oom_kills, frozenset(pids)))
-        context = FailureContext(kernel=findings, ecc_uncorrected=self._new_ecc_errors())
+        ecc, codes = self._reported()
+        context = FailureContext(kernel=findings, xids=codes, ecc_uncorrected=ecc)
         return host_evidence(failure, exit_code, context)
 
     def _xids(self, xids: Iterable[Xid]) -> tuple[Xid, ...]:
@@ -106,20 +107,23 @@ class HostWatch:
         """Those of the engine's processes; all of them where the kernel counts processes otherwise (a container)."""
         return tuple(kill for kill in kills if kill.pid in pids or not self._host_pids)
 
-    def _new_ecc_errors(self) -> int:
-        """Uncorrectable errors that the leased cards have counted since the start."""
+    def _reported(self) -> tuple[int, tuple[int, ...]]:
+        """Uncorrectable errors that the leased cards have counted since the start, and the faults NVML tells of."""
         before = self._memory.ecc
-        if not before:
-            return 0
         now: dict[int, int] = {}
+        codes: list[int] = []
 
         def read() -> None:
-            now.update({gpu.index: gpu.ecc_errors or 0 for gpu in self._memory.reader.read().gpus})
+            codes.extend(event.code for event in self._memory.xids.drain())
+            if before:
+                now.update({gpu.index: gpu.ecc_errors or 0 for gpu in self._memory.reader.read().gpus})
 
-        reading = threading.Thread(target=read, daemon=True)
-        reading.start()
-        reading.join(NVML_SECONDS)
-        return sum(max(0, count - before[index]) for index, count in list(now.items()) if index in before)
+        if self._memory.buses or before:
+            reading = threading.Thread(target=read, daemon=True)
+            reading.start()
+            reading.join(NVML_SECONDS)
+        grown = sum(max(0, count - before[index]) for index, count in list(now.items()) if index in before)
+        return grown, tuple(codes)
 
 
 def bus_address(text: str) -> tuple[int, ...]:

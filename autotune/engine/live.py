@@ -17,10 +17,12 @@ class LiveStart:
     Attributes:
         args: words to add to the command line, such as ``--scheduler-cls``.
         env: variables to add.
+        imports: folder that the engine imports from as well, before those of its own PYTHONPATH.
     """
 
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    imports: str = ""
 
 
 class LiveLimits(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,11 +42,10 @@ class SharedFileLimits:
 
     @property
     def start(self) -> LiveStart:
-        inherited = os.environ.get("PYTHONPATH")
-        python_path = f"{PLUGIN}{os.pathsep}{inherited}" if inherited else str(PLUGIN)
         return LiveStart(
             args=("--scheduler-cls", "autotune_live_scheduler.LiveScheduler"),
-            env=(("AUTOTUNE_LIVE_LIMITS", str(self._path.resolve())), ("PYTHONPATH", python_path)),
+            env=(("AUTOTUNE_LIVE_LIMITS", str(self._path.resolve())),),
+            imports=str(PLUGIN),
         )
 
     def write(self, values: Mapping[str, FrozenValue]) -> bool:

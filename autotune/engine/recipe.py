@@ -116,6 +116,8 @@ class VllmRecipe:
                 # 25 s instead of 0.5 s.
                 env["TORCHDYNAMO_DISABLE"] = "1"
         env |= {**expand(self.env), **expand(config.env), **dict(live.env), "VLLM_API_KEY": identity.api_key}
+        if live.imports:
+            env["PYTHONPATH"] = os.pathsep.join(filter(None, (live.imports, env.get("PYTHONPATH"))))
         return Command(argv, env)
 
 

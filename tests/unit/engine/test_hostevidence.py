@@ -20,6 +20,7 @@ from autotune.engine.hostevidence import HostWatch, Kmsg, bus_address
 from autotune.engine.process import failure_context
 from autotune.engine.stages import Stage
 from autotune.host.gpus import FakeGpus, Gpu, GpuHost
+from autotune.host.xids import XidEvent
 from autotune.space.config import EngineConfig
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -71,6 +72,26 @@ def test_what_was_before_the_start_or_on_another_card_says_nothing() -> None:
     for kernel in (FakeKernelLog(earlier=[LOST]), FakeKernelLog(later=[elsewhere]), FakeKernelLog()):
         assert host(kernel, card()).weigh(oom(), 1, ()) == oom()
     assert host(FakeKernelLog(later=[LOST])).weigh(oom(), 1, ()) == oom(), "a start without a GPU"
+
+
+@dataclass
+class FakeXids:
+    """What NVML tells of the leased cards."""
+
+    codes: tuple[int, ...]
+
+    def drain(self) -> tuple[XidEvent, ...]:
+        return tuple(XidEvent(0, code) for code in self.codes)
+
+
+@pytest.mark.parametrize(("code", "blamed"), [(79, True), (48, True), (31, False), (13, False)])
+def test_a_fault_that_only_nvml_tells_is_seen(code: int, blamed: bool) -> None:
+    """In most containers the kernel log may not be read."""
+    watch = HostWatch(gpu_watch((0,), FakeGpus([card()]), FakeXids((code,))), FakeKernelLog(), own_namespace=True)
+    failure = watch.weigh(oom(), 1, ())
+    assert (failure.failure_class is FailureClass.GPU_HARDWARE) == blamed
+    if blamed:
+        assert failure.action is Action.STOP and f"Xid {code}" in failure.reason
 
 
 @pytest.mark.parametrize(("before", "after", "blamed"), [(2, 3, True), (2, 2, False), (None, 4, False), (2, 0, False)])

@@ -160,3 +160,18 @@ def test_a_study_sets_the_longest_silence_of_each_stage() -> None:
     }
     with pytest.raises(ValidationError, match="weight"):
         StudySpec.model_validate({"name": "s", "model": "m", "engine": {"phase_timeouts": {"wieghts": 5}}})
+
+
+def test_the_studys_own_imports_stay_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin of the user's must load in the search as it does in the confirmation, which starts without ours."""
+    monkeypatch.setenv("PYTHONPATH", "/inherited")
+    live = LiveStart(imports="/ours")
+
+    def path(env: tuple[tuple[str, str], ...], start: LiveStart) -> str | None:
+        return VllmRecipe("python", "m", env=env).command(EngineConfig(), IDENTITY, start).env.get("PYTHONPATH")
+
+    assert path((("PYTHONPATH", "/theirs"),), live) == "/ours:/theirs"
+    assert path((), live) == "/ours:/inherited"
+    assert path((("PYTHONPATH", "/theirs"),), LiveStart()) == "/theirs"
+    monkeypatch.delenv("PYTHONPATH")
+    assert path((), live) == "/ours"
