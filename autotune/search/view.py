@@ -7,6 +7,7 @@ quality gate looks good there: the study's note says where to choose instead.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -193,27 +194,30 @@ class OptunaView:
         return {
             NUMBER: number,
             "origin": proposal.origin,
-            "note": proposal.note,
             "configuration": arguments,
-            "hash": config.hash,
         }
 
     def _outcome(self, record: TrialRecord) -> dict[str, str | int | float]:
+        """Few attributes: each one costs Optuna three statements, which is most of what keeping a trial takes."""
         outcome = record.outcome
+        details: dict[str, str | int | float] = {
+            "note": record.proposal.note,
+            "hash": record.config.hash,
+            "seconds": round(record.seconds, 1),
+            "restarted": "yes" if record.restarted else "no",
+        }
         found: dict[str, str | int | float] = {
             "outcome": outcome.kind,
             "feasible": "yes" if self._objectives.feasible(record) else "no",
-            "seconds": round(record.seconds, 1),
-            "restarted": "yes" if record.restarted else "no",
         }
         if isinstance(outcome, Infeasible | Broken):
             found["reason"] = f"{outcome.cause}: {outcome.reason}"
         if isinstance(outcome, Measured):
-            found["quality"] = outcome.quality.verdict.value if outcome.quality is not None else "not checked"
+            details["quality"] = outcome.quality.verdict.value if outcome.quality is not None else "not checked"
             for level in outcome.load.levels:
                 for key, estimate in level.metrics:
-                    found[f"{key} at {level.level}"] = float(f"{estimate.value:.6g}")
-        return found
+                    details[f"{key} at {level.level}"] = float(f"{estimate.value:.6g}")
+        return {**found, "details": json.dumps(details)}
 
 
 def _prepare(url: str) -> None:
