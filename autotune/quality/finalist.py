@@ -176,6 +176,9 @@ def task_check(task: str, before: Mapping[str, bool], now: Mapping[str, bool]) -
         f"{pair.right_before} of {pair.questions} right before, {pair.right_before - pair.lost + pair.gained} now "
         f"(lost {pair.lost}, gained {pair.gained}, McNemar p = {pair.p_value():.2g}); {power_sentence(pair)}"
     )
+    if pair.right_before <= MARGIN * pair.questions:
+        note += "; the baseline gets so few right that no fall beyond the margin could show: look at the task"
+        return QualityCheck(2, f"task {task}", fall, MARGIN, 0.0, QualityVerdict.UNDECIDED, note)
     return QualityCheck(2, f"task {task}", fall, MARGIN, 0.0, _verdict(fall), note)
 
 

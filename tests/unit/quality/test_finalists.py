@@ -218,6 +218,16 @@ async def test_a_task_file_finds_its_data_beside_it_and_old_answers_do_not_count
     assert not found["sums/0"]
 
 
+def test_a_task_that_the_baseline_fails_proves_nothing() -> None:
+    """A wrong pattern reads no answer as right; without right answers none can be lost."""
+    wrong = {str(index): False for index in range(2000)}
+    check = task_check("t", wrong, wrong)
+    assert check.verdict == "undecided"
+    assert "look at the task" in check.note
+    able = {**wrong, **{str(index): True for index in range(100)}}
+    assert task_check("t", able, able).verdict == "passed"
+
+
 async def test_a_tokenizer_that_cannot_be_loaded_does_not_stop_a_task_that_needs_none(tmp_path: Path) -> None:
     package = tmp_path / "lm_eval"
     package.mkdir()
