@@ -12,7 +12,7 @@ def evidence(report: QualityReport) -> str:
         return "answers got worse: " + "; ".join(f"{check.name}: {check.note or 'failed'}" for check in failed)
     if report.verdict is QualityVerdict.SKIPPED:
         return "answers were not compared"
-    shown = [check for check in report.checks if check.tier >= 1 and check.name in _SHOWN]
+    shown = [check for check in report.checks if check.tier == 1 and check.name.partition("[")[0] in _SHOWN]
     tasks = [check for check in report.checks if check.tier >= 2]
     parts = [_figure(check) for check in shown] + [f"{check.name}: {check.note}" for check in tasks]
     opened = [check.name for check in report.checks if check.verdict is QualityVerdict.UNDECIDED]
@@ -21,13 +21,16 @@ def evidence(report: QualityReport) -> str:
     return "answers as good as the baseline's: " + "; ".join(parts)
 
 
-_SHOWN = ("kl", "perplexity", "agreement", "kl[decode]")
+_SHOWN = ("kl", "perplexity", "agreement")
+
+
+_PATHS = {"kl": "while reading", "kl[decode]": "while writing"}
 
 
 def _figure(check: QualityCheck) -> str:
     value = check.estimate
     if check.name.startswith("kl"):
-        path = "while writing" if check.name == "kl[decode]" else "while reading"
+        path = _PATHS.get(check.name) or f"after {check.name[3:-1]} tokens"
         span = f"{value.low:.2g} to {value.high:.2g}"
         return f"KL {value.value:.2g} ({span}) nats per token {path}, limit {check.limit:.2g}, noise {check.noise:.1g}"
     if check.name == "perplexity":

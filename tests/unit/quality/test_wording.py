@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.load.report import Estimate
 from autotune.quality.report import QualityCheck, QualityReport, QualityVerdict
 from autotune.quality.wording import evidence
@@ -21,6 +23,13 @@ def test_a_pass_is_told_with_its_intervals() -> None:
         "answers as good as the baseline's: KL 0.0012 (0.0009 to 0.0016) nats per token while reading, limit 0.02, "
         "noise 0.0002; perplexity +0.10% (-0.20% to +0.40%)"
     )
+
+
+def test_every_length_of_context_is_told() -> None:
+    decode, long = replace(KL, name="kl[decode]"), replace(KL, name="kl[16k]")
+    text = evidence(report(QualityVerdict.PASSED, decode, long))
+    assert "nats per token while writing" in text
+    assert "nats per token after 16k tokens" in text
 
 
 def test_a_failure_names_the_checks_that_failed() -> None:
