@@ -51,7 +51,7 @@ def mutate(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random,
 
     A parameter that becomes active by a change gets a random value.
     """
-    changed = {**screen.random_point(rng), **point}
+    changed = {**_missing(screen, point, rng), **point}
     movable = [parameter for parameter in screen.space.parameters if len(parameter.values) > 1]
     active = [parameter for parameter in movable if parameter.name in point] or movable
     for parameter in rng.sample(active, min(count, len(active))):
@@ -79,3 +79,8 @@ def explain(before: Mapping[str, FrozenValue], after: Mapping[str, FrozenValue],
 
 def _text(point: Mapping[str, FrozenValue], name: str) -> str:
     return str(point[name]) if name in point else "unset"
+
+
+def _missing(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random) -> Point:
+    """Random values of the parameters that a point does not set, for those that a change makes active."""
+    return {one.name: rng.choice(one.values) for one in screen.space.parameters if one.name not in point}

@@ -27,6 +27,10 @@ _MAIN_RATE = 5.0
 """Inverse squared length scale of a main effect along a ladder (the ladder has length 1)."""
 _CODE_RATE = 50.0
 """Two different choices say nothing about each other."""
+_CODE_SHARE = 3.0
+"""Prior variance of a choice's main effect over that of a ladder's."""
+_MAIN_VARIANCE = 2.5
+"""Prior variance of all main effects together; measurements are scaled to a variance of 1."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,30 @@ class _Terms:
     total: Array
     pairs: Array
     product: Array
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Joint beliefs: anchors are `anchor_mean + factor @ z`; rows follow their anchors, the rest is their own.
+
+    Attributes:
+        mean: of every row.
+        anchor_mean: of every anchor.
+        factor: Cholesky factor of the anchors' covariance.
+        weights: how much a row moves with each anchor. Shape: rows, anchors.
+        own: standard deviation of what is left of a row once the anchors are known.
+    """
+
+    mean: Array
+    anchor_mean: Array
+    factor: Array
+    weights: Array
+    own: Array
+
+    def draw(self, rng: np.random.Generator, boldness: float) -> tuple[Array, Array]:
+        """One draw of rows and anchors."""
+        moved = boldness * (self.factor @ rng.normal(size=len(self.anchor_mean)))
+        return self.mean + self.weights @ moved + boldness * self.own * rng.normal(), self.anchor_mean + moved
 
 
 class Surrogate:
@@ -87,6 +115,28 @@ class Surrogate:
         variance = np.maximum(self._own_variance() - np.einsum("ij,ij->j", explained, explained), 1e-8)
         return self._mean + self._spread * (cross @ self._alpha), self._spread * np.sqrt(variance)
 
+    def relative(self, rows: Array, anchors: Array) -> Relative:
+        """Beliefs about `rows` as they hang together with those about `anchors`."""
+        to_rows, to_anchors = self._between(self._rows, rows), self._between(self._rows, anchors)
+        explained, known = self._inverse_factor @ to_rows, self._inverse_factor @ to_anchors
+        between = self._between(rows, anchors) - explained.T @ known
+        among = self._between(anchors, anchors) - known.T @ known
+        among[np.diag_indices(len(among))] += 1e-6
+        weights = np.linalg.solve(among, between.T).T
+        variance = self._own_variance() - np.einsum("ij,ij->j", explained, explained)
+        own = np.sqrt(np.maximum(variance - np.einsum("ij,ij->i", weights, between), 0.0))
+        return Relative(
+            self._mean + self._spread * (self._alpha @ to_rows),
+            self._mean + self._spread * (self._alpha @ to_anchors),
+            np.asarray(self._spread * np.linalg.cholesky(among), dtype=np.float64),
+            np.asarray(weights, dtype=np.float64),
+            self._spread * own,
+        )
+
+    def _between(self, first: Array, second: Array) -> Array:
+        distances = _distances(first, second, self._categorical)
+        return self._kernel(self._terms(self._scales, distances, self._decay(distances)))
+
     @property
     def noise(self) -> float:
         """Fitted standard deviation of one measurement."""
@@ -95,7 +145,9 @@ class Surrogate:
     def _prior(self, noise: float) -> Array:
         """Logarithms of: product rates, main variances, product variance, pair weight, noise variance."""
         rates = np.where(self._categorical, np.log(0.3), np.log(0.5))
-        mains = np.full(self._columns, np.log(1.5 / max(self._columns, 1)))
+        # A layout or a number format decides more than a step on a ladder, and must be tried to be known.
+        share = np.where(self._categorical, _CODE_SHARE, 1.0)
+        mains = np.log(_MAIN_VARIANCE * share / share.sum())
         return np.concatenate([rates, mains, np.log([0.5, 2.0, max(noise, 0.02) ** 2])])
 
     def _decay(self, distances: Array) -> Array:
@@ -125,12 +177,13 @@ class Surrogate:
 
     def _fit(self, prior: Array) -> Array:
         """Ascend the log posterior with sign-based steps (Rprop): robust, and needs no line search."""
+        half = _Half.of(self._distances, self._decays)
         scales = prior.copy()
         step = np.full(len(prior), 0.2)
         before = np.zeros(len(prior))
         best, best_scales = -np.inf, scales
         for _ in range(STEPS if len(self._targets) <= MANY_POINTS else STEPS // 3):
-            value, gradient = self._posterior(scales, prior)
+            value, gradient = self._posterior(scales, prior, half)
             if value > best:
                 best, best_scales = value, scales
             agreement = gradient * before
@@ -139,23 +192,56 @@ class Surrogate:
             scales = np.clip(scales + np.sign(before) * step, prior - 5, prior + 4)
         return best_scales
 
-    def _posterior(self, scales: Array, prior: Array) -> tuple[float, Array]:
+    def _posterior(self, scales: Array, prior: Array, half: _Half) -> tuple[float, Array]:
         """Log posterior of the scales and its gradient (Rasmussen and Williams 2006, equation 5.9)."""
-        terms = self._terms(scales, self._distances, self._decays)
-        factor = np.linalg.cholesky(self._noisy(self._kernel(terms), scales))
+        count, pair_weight, noise = self._columns, np.exp(scales[-2]), np.exp(scales[-1])
+        rates = np.exp(scales[:count])
+        mains = np.exp(scales[count : 2 * count])[:, None] * half.decays
+        squares = mains * mains
+        total = mains.sum(axis=0)
+        pairs = pair_weight * 0.5 * (total**2 - squares.sum(axis=0))
+        product = np.exp(scales[-3] - rates @ half.distances)
+        kernel = half.square(total + pairs + product)
+        kernel[np.diag_indices(len(kernel))] += noise + 1e-6
+        factor = np.linalg.cholesky(kernel)
         inverse_factor = np.linalg.inv(factor)
         inverse = inverse_factor.T @ inverse_factor
         alpha = inverse @ self._targets
         value = -0.5 * float(self._targets @ alpha) - float(np.log(np.diag(factor)).sum())
-        pull = 0.5 * (np.outer(alpha, alpha) - inverse)
-        pair_weight = np.exp(scales[-2])
-        by_rate = -np.exp(scales[: self._columns]) * np.einsum("ij,dij->d", pull * terms.product, self._distances)
-        by_main = np.einsum("ij,dij->d", pull * (1 + pair_weight * terms.total), terms.mains)
-        by_main -= pair_weight * np.einsum("ij,dij,dij->d", pull, terms.mains, terms.mains)
-        shared = [(pull * terms.product).sum(), (pull * terms.pairs).sum(), np.exp(scales[-1]) * np.trace(pull)]
+        pull = half.weights * (0.5 * (np.outer(alpha, alpha) - inverse))[half.rows, half.columns]
+        by_rate = -rates * (half.distances @ (pull * product))
+        by_main = mains @ (pull * (1 + pair_weight * total)) - pair_weight * (squares @ pull)
+        trace = 0.5 * (float(alpha @ alpha) - float(np.trace(inverse)))
+        shared = [pull @ product, pull @ pairs, noise * trace]
         away = (scales - prior) / _PRIOR_DEVIATION**2
         value -= 0.5 * float(away @ (scales - prior))
         return value, np.concatenate([by_rate, by_main, shared]) - away
+
+
+@dataclass(frozen=True)
+class _Half:
+    """One half of symmetric matrices, flat, because a fit looks at them often. Off-diagonal entries count twice."""
+
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    weights: Array
+    distances: Array
+    decays: Array
+
+    @classmethod
+    def of(cls, distances: Array, decays: Array) -> _Half:
+        rows, columns = np.triu_indices(distances.shape[1])
+        return cls(
+            rows, columns, np.where(rows == columns, 1.0, 2.0), distances[:, rows, columns], decays[:, rows, columns]
+        )
+
+    def square(self, values: Array) -> Array:
+        """The whole matrix."""
+        size = self.rows[-1] + 1
+        full = np.empty((size, size))
+        full[self.rows, self.columns] = values
+        full[self.columns, self.rows] = values
+        return full
 
 
 def _distances(first: Array, second: Array, categorical: Mask) -> Array:

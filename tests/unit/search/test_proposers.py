@@ -17,6 +17,8 @@ from autotune.search.samplers import require_gp
 from autotune.space.config import EngineConfig
 from autotune.testing.proposer_contract import ProposerContract, Setup
 from autotune.testing.toy import BASELINE, OBJECTIVES, crashes, outcome_of, play, record_of, toy_space
+from benchmarks.search.arms import ARMS, proposer_of
+from benchmarks.search.simulator import SIMULATOR, SimulatorStudy
 
 HAS_GP = all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
 
@@ -136,7 +138,7 @@ def live_changes(live: tuple[str, ...]) -> list[str]:
         seconds = 12.0 if reached else 400.0
         outcome = outcome_of(proposal.config)
         records.append(record_of(number, proposal, outcome, seconds=seconds, restarted=not reached))
-    return [record.proposal.note for record in records if not record.restarted]
+    return [one.proposal.note for one in records if not one.restarted and one.proposal.origin == "sampler"]
 
 
 def test_auto_fills_a_restart_group_with_live_changes() -> None:
@@ -155,6 +157,24 @@ def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
 def test_auto_goes_on_when_nothing_works() -> None:
     records = play(make("auto", Setup()), 15, lambda _: Infeasible("oom_start", "too large"))
     assert len({record.config.hash for record in records}) == 15
+
+
+def test_the_same_seed_gives_the_same_study_on_the_simulator() -> None:
+    """Proposals, live changes and figures; another seed gives another study."""
+
+    def played(seed: int) -> list[tuple[str, bool, object]]:
+        study = SimulatorStudy(SIMULATOR, seed, live=True)
+        proposer = proposer_of(next(arm for arm in ARMS if arm.name == "auto"), study)
+        for _ in range(12):
+            proposal = proposer.propose(study.history)
+            assert proposal is not None
+            study.run(proposal)
+        return [(record.config.hash, record.restarted, record.outcome) for record in study.history]
+
+    first = played(3)
+    assert first == played(3)
+    assert [one[0] for one in first] != [one[0] for one in played(4)]
+    assert not all(restarted for _, restarted, _ in first), "some needed no new process"
 
 
 OVERHEAD = """
