@@ -87,7 +87,8 @@ class Bench:
         settings = self.study.spec.engine.model_copy(update={"fast_start": False, "live": live})
         spec = self.study.spec.model_copy(update={"engine": settings})
         engine = create_engine(spec, live=SharedFileFactory() if live else None, base=self.study.path.parent)
-        gpus = 0 if spec.engine.python == "cpu" else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
+        without = spec.engine.python == "cpu" or spec.engine.kind == "simulated"
+        gpus = 0 if without else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
         mine = await self.stack.enter_async_context(leased(gpus, "live"))
         running = await engine.start(config, Lease(mine.gpus, mine.port), folder=self.scratch / name.replace(" ", "-"))
         if isinstance(running, StartFailure):

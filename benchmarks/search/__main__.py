@@ -116,7 +116,7 @@ def regret(study: SimulatedStudy, best: Best, count: int) -> float:
 
 def wanted(arguments: argparse.Namespace) -> Iterator[tuple[Ground, Arm, int, int]]:
     """Seeds in the outer loop, so that an interrupted run has a complete table of fewer seeds."""
-    for seed in range(arguments.seeds):
+    for seed in range(arguments.first, arguments.seeds):
         for name in arguments.surfaces:
             for arm in ARMS:
                 if not arguments.arms or arm.name in arguments.arms:
@@ -143,6 +143,7 @@ def main() -> None:
     """Parse, run what is missing, render."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="first seed, to share the work between processes")
     parser.add_argument("--plain", type=int, default=30, choices=HORIZONS, help="budget in plain trials")
     parser.add_argument("--surfaces", nargs="*", default=list(GROUNDS), choices=list(GROUNDS))
     parser.add_argument("--arms", nargs="*", default=[], choices=[arm.name for arm in ARMS])
