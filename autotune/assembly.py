@@ -26,6 +26,7 @@ from autotune.host.findings import Finding, Level, as_entries
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
+from autotune.host.topology import slowest_link, tensor_links, trial_group
 from autotune.local import LocalExecutor
 from autotune.outcome import Measured
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
@@ -186,11 +187,15 @@ def frame(
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
     preflight = preflight_for(spec, facts, host, table or bundled_table(), store=calibrations, version=_version(spec))
     card = preflight.gpu
+    simulated = spec.engine.kind == "simulated"
+    group = trial_group(None if simulated else host, spec.hardware.devices, preflight.gpus)
     context = SpaceContext(
         gpus=preflight.gpus if preflight.gpus is not None else 1,
         model=facts.space_facts if facts else {},
         card=spec.engine.simulate.card if spec.engine.simulate else (card.name if card else ""),
         gpu_memory=card.memory_bytes if card and not card.cpu else None,
+        links=slowest_link(group),
+        tensor_links=tensor_links(group),
         split=spec.topology.split,
     )
     fixed = EngineConfig.of(dict(spec.engine.args))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.assembly import frame, model_facts
+from autotune.assembly import StudyFrame, frame, model_facts
+from autotune.cli.layouts_text import print_layouts
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.registry import create_engine
 from autotune.errors import AutotuneError, EnvironmentFault
@@ -20,6 +21,7 @@ from autotune.host.gpus import GpuHost, read_gpus
 from autotune.outcome import TrialRecord
 from autotune.preflight.expense import Expense, TrialSeconds, expense, prior_seconds
 from autotune.preflight.host_rules import HostFinding, check_host, read_host
+from autotune.preflight.layouts import LayoutRow, layout_rows
 from autotune.preflight.memory import MemoryBudget
 from autotune.preflight.rules import Refusal, warnings
 from autotune.preflight.study import StudyPreflight
@@ -27,6 +29,7 @@ from autotune.preflight.survey import Survey, survey
 from autotune.report.wording import duration_text
 from autotune.search.restart import CostModel
 from autotune.space.arguments import bundled_table
+from autotune.space.catalogue import space_candidates
 from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
 
@@ -47,6 +50,7 @@ class StudyPlan:
     live: tuple[str, ...]
     expense: Expense
     host: tuple[HostFinding, ...]
+    layouts: tuple[LayoutRow, ...] = ()
     by_name: bool = False
     """The model's files are not here: its shape was told from its name."""
 
@@ -89,8 +93,14 @@ def make_plan(study: Study, host: GpuHost) -> StudyPlan:
         live=tuple(sorted(live & space.by_name.keys())),
         expense=expense(spec, _seconds(study), gpus=gpu_count, live=bool(live & space.by_name.keys())),
         host=() if spec.engine.kind in ("simulated", "endpoint") else check_host(read_host(), ranks=gpus),
+        layouts=_layouts(study, made),
         by_name=made.facts is not None and model_facts(spec) is None,
     )
+
+
+def _layouts(study: Study, made: StudyFrame) -> tuple[LayoutRow, ...]:
+    found = space_candidates(study.spec.space, made.context, beside=study.path.parent)
+    return layout_rows(found, made.space, made.baseline, made.context, made.preflight)
 
 
 def _live(study: Study) -> frozenset[str]:
@@ -133,6 +143,7 @@ def print_plan(made: StudyPlan, console: Console) -> None:
     _print_budget(made, console)
     _print_baseline(made, console)
     _print_survey(made.survey, console)
+    print_layouts(made.layouts, console)
     _print_expense(made, console)
     for finding in made.host:
         console.print(Text(f"{finding.severity}: {finding.text} – {finding.fix}", style="yellow"))
@@ -244,6 +255,7 @@ def plan_json(made: StudyPlan) -> dict[str, object]:
                 for g in found.refused
             ],
         },
+        "layouts": [asdict(row) for row in made.layouts],
         "cost": {
             "trials": cost.trials,
             "confirmations": cost.confirmations,

@@ -23,6 +23,7 @@ from autotune.errors import EnvironmentFault
 from autotune.host.gpus import Gpu, GpuHost, read_gpus
 from autotune.host.processes import ProcessId, command_line
 from autotune.host.state import state_dir
+from autotune.host.topology import nearest
 
 PORTS = range(18_000, 31_000)
 """Below the range that Linux takes for outgoing connections, so none of those can take a leased port."""
@@ -146,7 +147,7 @@ class LeaseBook:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """GPUs (NVML indices) and the port that a trial may use, and the names of the leases."""
+    """GPUs (NVML indices, neighbours near each other) and the port that a trial may use, and the leases' names."""
 
     gpus: tuple[int, ...]
     port: int
@@ -232,7 +233,7 @@ def _free_gpus(
     taken = {holder.resource: holder for holder in book.holders()}
     free = [gpu for gpu in idle if _name(gpu) not in taken]
     while len(free) >= count:
-        chosen = _near(free, count)
+        chosen = nearest(free, count)
         resources = tuple(_name(gpu) for gpu in chosen)
         if not book.take(resources, study):
             return tuple(gpu.index for gpu in chosen), resources
@@ -244,17 +245,6 @@ def _free_gpus(
         f"{count} free GPUs wanted, {len(free)} found: " + "; ".join(words),
         hint="Wait for them, or choose others with `hardware.devices`. Foreign processes are never touched.",
     )
-
-
-def _near(free: Sequence[Gpu], count: int) -> tuple[Gpu, ...]:
-    """GPUs that reach each other well: those with the most NVLinks among the free ones, then one NUMA node."""
-    indices = {gpu.index for gpu in free}
-
-    def badness(gpu: Gpu) -> tuple[int, int, int]:
-        links = sum(link.kind == "nvlink" and link.other in indices for link in gpu.links)
-        return (-links, gpu.numa_node or 0, gpu.index)
-
-    return tuple(sorted(sorted(free, key=badness)[:count], key=lambda gpu: gpu.index))
 
 
 def _name(gpu: Gpu) -> str:

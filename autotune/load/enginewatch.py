@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ MetricsSource = Callable[[], Awaitable[dict[str, float]]]
 INTERVAL = 1.0
 """Real seconds between two readings."""
 TIMEOUT = 10.0
+_ENGINE = re.compile(r'generation_tokens_total\{engine="([^"]+)"\}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +149,28 @@ class EngineWatch:
             if series:
                 result[f"{key}_mean"] = sum(series) / len(series)
                 result[f"{key}_max"] = max(series)
+        return result | self._of_each_engine()
+
+    def _of_each_engine(self) -> dict[str, float]:
+        """How several engines (data parallel ranks, or those behind a router) share the work.
+
+        A source names them as `generation_tokens_total{engine="1"}`. The use of the KV cache, which the sum over
+        engines says nothing of, is then the mean over them, and its maximum that of the fullest one.
+        """
+        last = self.readings[-1].values if self.readings else {}
+        engines = sorted({found[1] for name in last if (found := _ENGINE.fullmatch(name)) is not None})
+        if len(engines) < 2:
+            return {}
+        result: dict[str, float] = {}
+        written = {engine: self.growth(f'generation_tokens_total{{engine="{engine}"}}') or 0.0 for engine in engines}
+        result |= {f"engine_{engine}_generation_tokens": tokens for engine, tokens in written.items()}
+        if total := sum(written.values()):
+            result["engine_imbalance"] = max(written.values()) * len(engines) / total
+        uses = [
+            [reading.values.get(f'kv_cache_usage_perc{{engine="{engine}"}}', 0.0) for engine in engines]
+            for reading in self.readings
+        ]
+        if any(map(any, uses)):
+            result["kv_usage_mean"] = sum(map(sum, uses)) / (len(uses) * len(engines))
+            result["kv_usage_max"] = max(map(max, uses))
         return result

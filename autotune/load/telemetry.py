@@ -27,6 +27,8 @@ class GpuSample:
     power: float
     clock: float
     throttled: bool
+    index: int = 0
+    """NVML's number of the GPU."""
 
 
 class GpuSampler(Protocol):
@@ -45,6 +47,7 @@ class NvmlSampler:
     def __init__(self, indices: Sequence[int]) -> None:
         self._nvml: ModuleType | None = None
         self._handles: list[object] = []
+        self._indices = tuple(indices)
         if not indices:
             return
         try:
@@ -71,7 +74,7 @@ class NvmlSampler:
         if nvml is None:
             return []
         found = []
-        for handle in self._handles:
+        for index, handle in zip(self._indices, self._handles, strict=True):
             reasons = self._ask(lambda h=handle: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)), 0)  # type: ignore[misc]
             found.append(
                 GpuSample(
@@ -80,6 +83,7 @@ class NvmlSampler:
                     self._ask(lambda h=handle: nvml.nvmlDeviceGetPowerUsage(h) / 1000.0, 0.0),  # type: ignore[misc]
                     self._ask(lambda h=handle: float(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)), 0.0),  # type: ignore[misc]
                     bool(reasons & ~_IDLE_REASONS),
+                    index,
                 )
             )
         return found
@@ -123,14 +127,17 @@ class GpuWatch:
             self._thread.join(5)
 
     def figures(self) -> dict[str, float]:
-        """Means and extremes over the window; power is the sum of all GPUs, the imbalance between their mean uses."""
+        """Means and extremes over the window; power is the sum of all GPUs, the imbalance between their mean uses.
+
+        With several GPUs also the mean use, largest memory and mean power of each, by its number.
+        """
         if not self.samples:
             return {}
         rows = [found for _, found in self.samples]
         cards = list(zip(*rows, strict=True))
         means = [_mean([item.utilisation for item in card]) for card in cards]
         flat = [item for row in rows for item in row]
-        return {
+        return _of_each(cards) | {
             "gpu_utilisation_mean": _mean(means),
             "gpu_imbalance": max(means) - min(means),
             "gpu_memory_max_bytes": max(item.memory for item in flat),
@@ -139,6 +146,18 @@ class GpuWatch:
             "gpu_clock_min_mhz": min(item.clock for item in flat),
             "gpu_throttled_share": _mean([float(item.throttled) for item in flat]),
         }
+
+
+def _of_each(cards: Sequence[Sequence[GpuSample]]) -> dict[str, float]:
+    if len(cards) < 2:
+        return {}
+    found: dict[str, float] = {}
+    for card in cards:
+        name = f"gpu_{card[0].index}"
+        found[f"{name}_utilisation_mean"] = _mean([item.utilisation for item in card])
+        found[f"{name}_memory_max_bytes"] = max(item.memory for item in card)
+        found[f"{name}_power_watts"] = _mean([item.power for item in card])
+    return found
 
 
 def _mean(values: Sequence[float]) -> float:

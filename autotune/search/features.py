@@ -69,7 +69,9 @@ def _typed(value: FrozenValue) -> FrozenValue:
 
 
 def _spread(parameter: Parameter, part: str) -> bool:
-    return len({Layout.parse(str(value)).facts[part] for value in parameter.values}) > 1
+    """Whether a part of the layouts differs and has a size; names (of an all-to-all backend) have none."""
+    facts = {Layout.parse(str(value)).facts[part] for value in parameter.values}
+    return len(facts) > 1 and not any(isinstance(fact, str) for fact in facts)
 
 
 def _codes(parameter: Parameter, part: str | None) -> dict[FrozenValue, float]:

@@ -14,7 +14,7 @@ from autotune.space.arguments import bundled_table
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.defaults import engine_defaults
 from autotune.space.expression import Expr, nearest, parse_expression
-from autotune.space.layout import Layout, layouts
+from autotune.space.layout import Candidate, Layout, candidates
 from autotune.space.source import Source, read_source
 from autotune.space.space import Kind, Parameter, SearchSpace
 from autotune.spec.study import ArgValue, ParameterSpec, SpaceSpec
@@ -40,7 +40,8 @@ class SpaceContext:
         vllm_version: version of the engine, empty where unknown.
         card: short name such as `h100`, empty where unknown.
         gpu_memory: bytes per GPU, None where unknown.
-        links: `nvlink`, `pcie` or empty where unknown.
+        links: the slowest link between the GPUs of a trial: `nvlink`, `pcie`, `numa`, or empty where unknown.
+        tensor_links: the same inside a tensor parallel group, by its size.
         split: a trial is several engines, so settings of one role have a meaning.
         longest_request: prompt and answer of the load's longest request in tokens, only where the study allows that
             the context is cut to it (`max_model_len` is tuned then).
@@ -52,6 +53,7 @@ class SpaceContext:
     card: str = ""
     gpu_memory: int | None = None
     links: str = ""
+    tensor_links: Mapping[int, str] = field(default_factory=dict)
     split: bool = False
     longest_request: int | None = None
 
@@ -147,6 +149,21 @@ def load_space(ref: str | SpaceSpec, facts: SpaceContext, *, beside: Path | None
         return build_space(ref, facts, Source.inline(ref.name or "inline"))
     source = read_source(find_space(ref, beside))
     return build_space(source.validated(SpaceSpec), facts, source)
+
+
+def space_candidates(
+    ref: str | SpaceSpec, context: SpaceContext, *, beside: Path | None = None
+) -> tuple[Candidate, ...]:
+    """The layouts that a space allows, those that are left out too; empty where it has no layout to choose.
+
+    Raises:
+        SpecError: as `load_space`.
+    """
+    spec = ref if isinstance(ref, SpaceSpec) else read_source(find_space(ref, beside)).validated(SpaceSpec)
+    given = [item.layout for item in spec.parameters.values() if item.layout is not None]
+    return tuple(
+        found for layout in given for found in candidates(layout, context.gpus, context.facts, context.tensor_links)
+    )
 
 
 def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> SearchSpace:
@@ -247,9 +264,11 @@ def _values(
             raise source.error("a choice of one", (*place, "choice"), "Put a single value under `fixed:` instead.")
         return "choice", tuple(_frozen(value) for value in spec.choice)
     if spec.layout is not None:
-        found = layouts(spec.layout, context.gpus, context.facts)
+        tried = candidates(spec.layout, context.gpus, context.facts, context.tensor_links)
+        found = [one.layout for one in tried if not one.reason]
         if not found:
-            said = f"no layout fits {context.gpus} GPUs and this model"
+            why = "; ".join(f"{one.layout}: {one.reason}" for one in tried[:4])
+            said = f"no layout fits {context.gpus} GPUs and this model ({why})"
             raise source.error(said, (*place, "layout"), "Allow other sizes, or give more GPUs.")
         return "layout", tuple(str(layout) for layout in found)
     return "switch", (False, True)

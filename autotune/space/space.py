@@ -239,6 +239,7 @@ class SearchSpace:
 
 
 _LAYOUT = frozenset({"tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"})
+"""What settles a layout. EPLB and the all-to-all backend come with it, and may also be parameters of their own."""
 
 
 def _provided(parameters: Iterable[Parameter]) -> set[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from autotune.spec import checks
 from autotune.spec.checks import Problem
 from autotune.spec.part import ArgValue, Part
+
+LINKS: Final = ("nvlink", "pcie", "numa")
+"""How two GPUs reach each other, fastest first: NVLink or NVSwitch, one socket's PCIe, across sockets."""
 
 
 class ParameterSpec(Part):
@@ -45,8 +48,14 @@ class LayoutSpec(Part):
     """Allowed sizes. Default: 1."""
     expert_parallel: list[bool] | None = None
     """Default: off and on for models with experts, off for others."""
+    expert_balancing: list[bool] = Field(default_factory=lambda: [False], min_length=1)
+    """With expert parallel: copies of busy experts (`enable_eplb`), off, on or both. Default: off."""
+    all_to_all: list[Annotated[str, Field(pattern="^[a-z0-9_]+$")]] = Field(default_factory=list)
+    """With expert and data parallel: `all2all_backend` values to try beside vLLM's default."""
+    slowest_link: Literal["nvlink", "pcie", "numa"] = "numa"
+    """Slowest link that a tensor parallel group may cross; `numa` (across sockets) allows all, and a plan warns."""
     use_all_gpus: bool = False
-    """Leave out layouts with idle GPUs."""
+    """Leave out layouts with idle GPUs. A trial is charged for all its GPUs, used or idle."""
 
 
 class SpaceSpec(Part):

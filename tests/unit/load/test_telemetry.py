@@ -16,7 +16,7 @@ class TwoCards:
         self.closed = False
 
     def sample(self) -> list[GpuSample]:
-        return [GpuSample(90, 70e9, 600, 1700, True), GpuSample(30, 20e9, 200, 1900, False)]
+        return [GpuSample(90, 70e9, 600, 1700, True, 4), GpuSample(30, 20e9, 200, 1900, False, 5)]
 
     def close(self) -> None:
         self.closed = True
@@ -35,6 +35,8 @@ async def test_figures_and_tokens_per_joule(start_server, client, tmp_path):
     assert engine["gpu_imbalance"] == 60
     assert engine["gpu_memory_max_bytes"] == 70e9
     assert engine["gpu_throttled_share"] == 0.5
+    assert (engine["gpu_4_utilisation_mean"], engine["gpu_5_utilisation_mean"]) == (90, 30)
+    assert (engine["gpu_4_memory_max_bytes"], engine["gpu_5_power_watts"]) == (70e9, 200)
     rate = level.estimate("output_throughput").value
     assert level.estimate("tokens_per_joule").value == pytest.approx(rate / 800)
     assert cards.closed

@@ -89,3 +89,27 @@ def test_every_layout_fits(gpus: int, heads: int, experts: int) -> None:
         assert layout.gpus <= gpus
         assert heads % layout.tensor == 0
         assert not layout.expert or experts % layout.gpus == 0
+
+
+def test_balanced_experts_and_their_transport_are_part_of_a_layout() -> None:
+    layout = Layout.parse("tp1-dp8-ep-eplb-a2a=deepep_low_latency")
+    assert layout == Layout(1, 8, 1, True, True, "deepep_low_latency")
+    assert str(layout) == "tp1-dp8-ep-eplb-a2a=deepep_low_latency"
+    config = EngineConfig.of(layout.args)
+    assert dict(config.args) == {
+        "data_parallel_size": 8, "enable_expert_parallel": True, "enable_eplb": True,
+        "all2all_backend": "deepep_low_latency",
+    }  # fmt: skip
+    assert Layout.of(config) == layout
+
+
+def test_balancing_and_transport_are_tried_only_where_experts_are_spread() -> None:
+    facts = {"model.num_attention_heads": 32, "model.num_experts": 128, "model.moe_intermediate_size": 768}
+    spec = LayoutSpec(expert_balancing=[False, True], all_to_all=["deepep_high_throughput"])
+    found = {str(layout) for layout in layouts(spec, 2, facts)}
+    assert found == {
+        "tp1-dp1", "tp1-dp2", "tp2-dp1", "tp1-dp2-ep", "tp1-dp2-ep-eplb", "tp1-dp2-ep-a2a=deepep_high_throughput",
+        "tp1-dp2-ep-eplb-a2a=deepep_high_throughput", "tp2-dp1-ep", "tp2-dp1-ep-eplb",
+    }  # fmt: skip
+    plain = {str(layout) for layout in layouts(LayoutSpec(), 2, facts)}
+    assert plain == {"tp1-dp1", "tp1-dp2", "tp2-dp1", "tp1-dp2-ep", "tp2-dp1-ep"}
