@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import struct
 import sys
@@ -14,6 +15,7 @@ import time
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from typing import Self, cast
 from urllib.parse import urlsplit
 
@@ -69,9 +71,14 @@ class _Process:
         with _main_lock:
             main = sys.modules["__main__"]
             sys.modules["__main__"] = types.ModuleType("__main__")
+            # A terminal's Ctrl-C reaches the whole group. We are told and end our processes; one that is still starting
+            # would print a traceback. It inherits the mask.
+            resource_tracker.ensure_running()  # it changes the mask when it starts
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 self.process.start()
             finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 sys.modules["__main__"] = main
         theirs.close()
         self.socket = socket.socket(fileno=os.dup(ours.fileno()))

@@ -55,6 +55,20 @@ async def test_an_unguarded_script_is_not_run_again(tmp_path):
     assert out.count(b"once") == 1
 
 
+async def test_a_terminals_interrupt_reaches_no_client_process():
+    """Ctrl-C is sent to the whole group; a process that is still starting would print a traceback."""
+    began = asyncio.create_task(LoadClient(1).__aenter__())
+    await asyncio.sleep(0)
+    (child,) = (found for found in psutil.Process().children() if "spawn_main" in " ".join(found.cmdline()))
+    child.send_signal(signal.SIGINT)
+    client = await began
+    try:
+        assert child.is_running()
+    finally:
+        await client.close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 async def test_closing_leaves_nothing():
     async with LoadClient(2) as client:
         pids = [item.process.pid for item in client._processes]
