@@ -84,6 +84,10 @@ class EngineClient:
         """GET /version; empty where there is none."""
         return str((await self._send("GET", "/version")).json().get("version", ""))
 
+    async def get(self, path: str) -> Reply:
+        """GET with the key."""
+        return await self._send("GET", path, key=self._key)
+
     async def post(self, path: str, body: Mapping[str, object]) -> Reply:
         """POST a JSON object with the key."""
         return await self._send("POST", path, body=body, key=self._key)
