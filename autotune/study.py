@@ -108,7 +108,7 @@ class Study:
             where = f" ({error.filename})" if error.filename else ""
             raise EnvironmentFault(
                 f"study {self.spec.name!r} cannot write: {error.strerror}{where}",
-                hint=f"everything finished is kept: make room for {self.folder} and run the study again",
+                hint=f"everything finished is kept: make room (df -h {self.folder}) and run the study again",
             ) from error
         finally:
             lock.release()

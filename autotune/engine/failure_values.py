@@ -10,6 +10,9 @@ from autotune.engine.kernellog import KernelFindings
 from autotune.engine.stages import Stage
 from autotune.space.config import FrozenValue
 
+REASON_CHARS = 200
+"""Of what pydantic complains; it lists every legal value."""
+
 
 class Cause(StrEnum):
     """Whose fault it is."""
@@ -174,7 +177,13 @@ class Failure:
     @property
     def reason(self) -> str:
         """One sentence for a table: the deciding line without its prefix, or the class."""
-        return self.lines[0].text if self.lines else self.failure_class.value.replace("_", " ")
+        if not self.lines:
+            return self.failure_class.value.replace("_", " ")
+        first, *more = (line.text.strip() for line in self.lines)
+        if "validation error" not in first or not more:
+            return first
+        said = ": ".join(more[:2])  # pydantic names field and complaint on lines of their own
+        return f"{first}: {said}" if len(said) <= REASON_CHARS else f"{first}: {said[:REASON_CHARS]}..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,11 @@ Every row is a test that plays the fault and then looks for processes, leases, r
 left. Where a study runs, it then goes on without the fault, and every trial that was finished before must still be in
 it, unchanged. Regenerate the table with `python tests/faults/table.py`.
 
+The engine here is the simulator, whose processes, log lines and routes are vLLM's. What needs the real vLLM is played
+in `tests/engine`: `test_vllm_process.py` kills its processes, `test_study_real.py` kills a tuner while the real engine
+starts, and `test_hostile_space.py` runs a study whose space is full of traps: refused by the preflight, refused by
+vLLM alone, more KV cache than memory, a start that never ends, a hang under load.
+
 | fault | variant | result | seconds |
 |---|---|---|---|
 """
