@@ -75,7 +75,9 @@ def _ratio(config: EngineConfig, preflight: StudyPreflight) -> LayoutRow:
     counts: dict[str, int] = {}
     for member in plan.members:
         counts[member.role] = counts.get(member.role, 0) + 1
-    name = ", ".join(f"{count} {role}" for role, count in counts.items()) or f"{config.get(RATIO)} prefill"
+    words = {"replica": "replicas"}
+    name = ", ".join(f"{count} {words.get(role, role)}" for role, count in counts.items())
+    name = name or f"{config.get(RATIO)} prefill"
     sizes = {f"{member.role} {Layout.of(member.config)}" for member in plan.roles if Layout.of(member.config).gpus > 1}
     judged = preflight.refusals(config)
     label = f"{name} ({', '.join(sorted(sizes))})" if sizes else name

@@ -20,6 +20,7 @@ from autotune.engine.stages import Stage
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.host.gpus import FakeGpus, Gpu, GpuHost, GpuProcess
 from autotune.space.config import EngineConfig
+from autotune.space.topology import split_plan
 from autotune.spec.stages import StartStage
 from autotune.spec.study import CommandSpec, StudySpec
 
@@ -175,3 +176,16 @@ def test_the_studys_own_imports_stay_beside_ours(monkeypatch: pytest.MonkeyPatch
     assert path((("PYTHONPATH", "/theirs"),), LiveStart()) == "/theirs"
     monkeypatch.delenv("PYTHONPATH")
     assert path((), live) == "/ours"
+
+
+@pytest.mark.parametrize("where", ["shell", "engine.env", "baseline.env"])
+def test_variables_of_nccl_reach_the_engine_as_they_are(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a machine's notes ask for: multicast off, an interface, a ring."""
+    wanted = {"NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "eth0,lo", "NCCL_ALGO": "Ring"}
+    for name, value in wanted.items() if where == "shell" else ():
+        monkeypatch.setenv(name, value)
+    study = tuple(wanted.items()) if where == "engine.env" else ()
+    config = EngineConfig.of({"tensor_parallel_size": 2}, wanted if where == "baseline.env" else {})
+    for member in (config, *(one.config for one in split_plan(config, 4).members)):
+        env = VllmRecipe("/venv/bin/python", "org/model", env=study).command(member, IDENTITY, LiveStart()).env
+        assert {name: env[name] for name in wanted} == wanted

@@ -102,7 +102,7 @@ def test_ratios_of_a_split_trial(tmp_path: Path, more: dict[str, int]) -> None:
     )
     found = make_plan(open_study(path), GpuHost()).layouts
     names = [row.name for row in found]
-    assert names[0] == "4 replica"
+    assert names[0] == "4 replicas"
     if more:
         assert names[1:] == ["1 prefill, 2 decode (prefill tp2-dp1)", "2 prefill", "4 prefill"]
         assert "2 prefill engines of 2 and 1 decode engines of 1 do not fit the 4 GPUs" in found[2].refused
