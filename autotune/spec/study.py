@@ -226,10 +226,10 @@ class LoadSpec(Part):
     """Which route is used."""
     prefix: PrefixSpec | None = None
     """Shared prefixes."""
-    turns: Annotated[int, Field(ge=1)] = 1
-    """Turns of a conversation; every turn repeats what was said before."""
     images: ImagesSpec | None = None
     """For `api: chat` and a multimodal model: images in the prompts."""
+    turns: Annotated[int, Field(ge=1)] = 1
+    """Turns of a conversation; every turn repeats what was said before."""
     trace: TraceSpec | None = None
     """For `trace` arrivals."""
     warmup: WarmupSpec = WarmupSpec()
