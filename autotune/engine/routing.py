@@ -12,7 +12,7 @@ from autotune.engine.client import EngineClient, tokens_in
 from autotune.engine.dispatching import Place, RouterSettings
 from autotune.engine.failure_values import Failure
 from autotune.engine.listeners import LOOPBACK
-from autotune.engine.protocol import RunningEngine
+from autotune.engine.protocol import Lease, RunningEngine
 from autotune.engine.recipe import inherited
 from autotune.engine.router import SETTINGS_VARIABLE, settings_to_json
 from autotune.engine.supervised import Ended, SupervisedJob, launch
@@ -86,16 +86,16 @@ class RunningRouter:
         return await self._job.stop(GRACE)
 
 
-async def start_router(settings: RouterSettings, port: int, folder: Path) -> RunningRouter:
-    """Start a router on `port` and wait until it answers.
+async def start_router(settings: RouterSettings, lease: Lease, folder: Path) -> RunningRouter:
+    """Start a router on the port and the cores of `lease`, and wait until it answers.
 
     Raises:
         EnvironmentFault: it does not come up, which is no fault of a configuration.
     """
-    log = folder / "router.log"
+    log, port = folder / "router.log", lease.port
     env = {**inherited(), SETTINGS_VARIABLE: settings_to_json(settings)}
     argv = (sys.executable, "-m", "autotune.engine.router", "--host", LOOPBACK, "--port", str(port))
-    job = await launch(argv, env, folder=folder, log=log, grace=GRACE)
+    job = await launch(argv, env, folder=folder, log=log, grace=GRACE, cpus=lease.cpus)
     router = RunningRouter(job, EngineClient(f"http://{LOOPBACK}:{port}", settings.api_key), settings, log)
     deadline = time.monotonic() + READY_SECONDS
     try:

@@ -80,7 +80,8 @@ class SplitEngine:
         ports: list[int] = []
         try:
             starts = await asyncio.to_thread(self._starts, plan, lease, book, ports)
-            found = await self._start_all(config, plan, starts, hold.port, folder, on_phase)
+            front = replace(lease, port=hold.port)
+            found = await self._start_all(config, plan, starts, front, folder, on_phase)
         except BaseException:
             await asyncio.to_thread(_give_back, book, ports)
             raise
@@ -97,12 +98,13 @@ class SplitEngine:
     ) -> list[tuple[Member, EngineConfig, Lease]]:
         """What each engine is started with: its GPUs in the order of the lease, a port, its cores."""
         gpus = list(lease.gpus)
-        cores = binding(sorted(os.sched_getaffinity(0)), len(plan.members)) if self.on_cpu else None
+        usable = lease.cpus or sorted(os.sched_getaffinity(0))
+        cores = binding(usable, len(plan.members)) if self.on_cpu else None
         found = []
         for index, member in enumerate(plan.members):
             ports.append(book.take_port(self.study))
             mine, gpus = (tuple(gpus[: member.gpus]), gpus[member.gpus :]) if gpus else ((), [])
-            own = Lease(mine, ports[-1])
+            own = replace(lease, gpus=mine, port=ports[-1])
             variables: dict[str, str] = {}
             if cores is not None and not self._says(BINDING, member.config):
                 variables[BINDING] = cores[index]
@@ -121,7 +123,7 @@ class SplitEngine:
         config: EngineConfig,
         plan: SplitPlan,
         starts: Sequence[tuple[Member, EngineConfig, Lease]],
-        port: int,
+        front: Lease,
         folder: Path,
         on_phase: Callable[[str], None] | None,
     ) -> tuple[tuple[Started, ...], RunningRouter] | StartFailure:
@@ -149,7 +151,7 @@ class SplitEngine:
                 self.topology.characters_per_token,
                 secrets.token_urlsafe(24),
             )
-            router = await start_router(settings, port, folder)
+            router = await start_router(settings, front, folder)
             problem = await router.prove(engine.served_model)
             if problem is not None:
                 return StartFailure(problem, (), 0.0, router.log)
