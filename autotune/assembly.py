@@ -6,6 +6,8 @@ import asyncio
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from autotune.engine.registry import create_engine
 from autotune.engine.standby import Standby
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.events import Observer
+from autotune.executor import Executor
 from autotune.host.doctor import diagnose
 from autotune.host.facts import read_installation
 from autotune.host.findings import Finding, Level, as_entries
@@ -103,7 +106,10 @@ class StudyParts:
 
     async def run(self, observer: Observer) -> StudyResult:
         """Run the study; see `StudyRun.run`."""
-        executor = LocalExecutor(self, observer)
+        with executor_of(self, observer) as executor:
+            return await self._run(observer, executor)
+
+    async def _run(self, observer: Observer, executor: Executor) -> StudyResult:
         try:
             return await StudyRun(self, self.store, observer, executor).run()
         finally:
@@ -132,6 +138,23 @@ def place_engines(spec: StudySpec, base: Path) -> PlaceEngines:
     standby = Standby(STOP_GRACE)
     live = create_engine(spec, live=SharedFileFactory(), standby=standby, base=base)
     return PlaceEngines(live, create_engine(spec, standby=standby, base=base), standby)
+
+
+@contextmanager
+def executor_of(parts: StudyParts, observer: Observer) -> Iterator[Executor]:
+    """Where the trials of a study run; the connection to a cluster ends with the block."""
+    cluster = parts.spec.hardware.cluster
+    if cluster is None:
+        yield LocalExecutor(parts, observer)
+        return
+    from autotune.cluster.ray_cluster import RayCluster
+    from autotune.cluster.ray_executor import RayExecutor
+
+    connection = RayCluster(cluster.address)
+    try:
+        yield RayExecutor(parts, observer, connection)
+    finally:
+        connection.close()
 
 
 def shell_command(model: str, config: EngineConfig) -> str:
@@ -219,6 +242,12 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     """
     spec, host = study.spec, read_gpus()
     store = study.store()
+    if not store.claim():
+        store.close()
+        raise EnvironmentFault(
+            f"study {spec.name!r} is being run by another driver in the same database",
+            hint="give this study another name, or wait for the other one",
+        )
     made = frame(study, host, store, await asyncio.to_thread(_argument_table, spec))
     environment = fingerprint(
         model=_model_folder(spec) or spec.model, revision=spec.revision, engine=_version(spec), host=host
@@ -311,7 +340,7 @@ def _doctor(study: Study, host: GpuHost) -> tuple[Finding, ...]:
     Raises:
         EnvironmentFault: something will spoil every trial.
     """
-    if study.spec.engine.kind in ("simulated", "endpoint"):
+    if study.spec.engine.kind in ("simulated", "endpoint") or study.spec.hardware.cluster is not None:
         return ()
     found = cpu_setup.locate() if study.spec.engine.python == "cpu" else None
     findings = diagnose(study.spec, python=found.python if found else None, folder=study.folder.parent, gpus=host)

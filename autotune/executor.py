@@ -8,6 +8,12 @@ from typing import Protocol
 from autotune.outcome import Proposal, TrialRecord
 
 
+NODE_LOST = "node_lost"
+"""Cause of a trial whose node went away: it is queued again, and says nothing about machine or configuration."""
+NO_PLACE = "no_place"
+"""Cause of a trial for which no node was found: its place is given up, other places go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialTask:
     """One trial to run.

@@ -19,7 +19,7 @@ from autotune.events import (
     TrialFinished,
     TrialStarted,
 )
-from autotune.executor import Executor, TrialTask
+from autotune.executor import NO_PLACE, NODE_LOST, Executor, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.result import StudyResult
 from autotune.search import neighbours
@@ -54,6 +54,7 @@ class StudyRun:
         self._asking = asyncio.Lock()
         self._finished_one = asyncio.Event()
         self._stop_reason = ""
+        self._working = 0
         self._began = time.monotonic()
         self._earlier_s = 0.0
 
@@ -142,6 +143,7 @@ class StudyRun:
 
     async def _search(self, places: int) -> None:
         """Let every place take proposals until the stop rule fires."""
+        self._working = places
         tasks = [asyncio.create_task(self._work(place)) for place in range(places)]
         try:
             await asyncio.gather(*tasks)
@@ -152,7 +154,13 @@ class StudyRun:
 
     async def _work(self, place: int) -> None:
         while (task := await self._next(place)) is not None:
-            await self._run(place, task)
+            record = await self._run(place, task)
+            if isinstance(record.outcome, Broken) and record.outcome.cause == NO_PLACE:
+                self._working -= 1
+                if self._working == 0:
+                    hint = "everything finished is kept: add nodes and run the study again"
+                    raise EnvironmentFault(f"no place is left: {record.outcome.reason}", hint=hint)
+                return
 
     async def _next(self, place: int) -> TrialTask | None:
         """What to run next, or None when the search is over."""
@@ -224,6 +232,8 @@ class StudyRun:
                 f"the baseline cannot serve: {outcome.reason}",
                 hint="a study compares with a baseline that works; correct `baseline.args` or `engine.args`",
             )
+        if isinstance(outcome, Broken) and outcome.cause in (NODE_LOST, NO_PLACE):
+            return
         sentence = self._health.told(record)
         if sentence is not None:
             hint = f"log: {record.folder}/engine.log; everything finished is kept: repair this and run the study again"

@@ -131,6 +131,6 @@ def study_of(spec: StudySpec, path: Path) -> Study:
     if storage is not None and storage.startswith(SQLITE):
         return Study(path, spec, home / spec.name, f"{SQLITE}{home / storage.removeprefix(SQLITE)}")
     if storage is not None and "://" in storage:
-        return Study(path, spec, home / spec.name, storage)
+        return Study(path, spec, home / spec.name, storage.replace("postgresql://", "postgresql+psycopg://", 1))
     folder = home / (storage if storage is not None else spec.name)
     return Study(path, spec, folder, f"{SQLITE}{folder / 'study.db'}")

@@ -75,6 +75,16 @@ class Resolved:
     version: str = ""
 
 
+class Started(Protocol):
+    """What a start leaves to learn from."""
+
+    @property
+    def log(self) -> Path | None: ...
+
+    @property
+    def resolved(self) -> Resolved: ...
+
+
 class RunningEngine(Protocol):
     """An engine that answers requests and is proven to be ours."""
 

@@ -250,11 +250,11 @@ def without_ours(config: EngineConfig) -> EngineConfig:
 
 
 def inherited() -> dict[str, str]:
-    """Our own environment without what would change who answers where."""
+    """Our own environment without what would change who answers where, and without our database's password."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in ("VLLM_API_KEY", "VLLM_PORT", "VLLM_HOST_IP", "PYTHONHOME")
+        if name not in ("VLLM_API_KEY", "VLLM_PORT", "VLLM_HOST_IP", "PYTHONHOME", "PGPASSWORD")
     }
 
 

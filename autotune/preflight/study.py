@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.engine.failure_values import Advice, Direction
 from autotune.engine.failures import read_log
-from autotune.engine.protocol import RunningEngine
+from autotune.engine.protocol import Started
 from autotune.engine.startfacts import StartFacts
 from autotune.engine.startlog import StartLog
 from autotune.host.fingerprint import memory_bytes
@@ -117,7 +117,7 @@ class StudyPreflight:
             return None
         return predict(self.facts, config, self.gpu, self.calibration, graphs_reserved=self.graphs_reserved)
 
-    def learn(self, config: EngineConfig, engine: RunningEngine) -> None:
+    def learn(self, config: EngineConfig, engine: Started) -> None:
         """Calibrate with what a real start showed. Needs the engine's log; without one nothing is learnt."""
         if engine.log is None:
             return

@@ -21,7 +21,9 @@ class ClusterSpec(Part):
     address: Annotated[str, Field(min_length=1)] = "auto"
     """`auto` finds the cluster of this host, else `host:port` of its head."""
     cpus: Annotated[float, Field(ge=0)] = 1.0
-    """Processors that are reserved for a trial on its node."""
+    """Processors that are reserved for a trial on each of its hosts."""
+    hosts: Annotated[int, Field(ge=1)] = 1
+    """Hosts of one trial; its GPUs are spread over them. The engine itself must know how (`engine.kind: command`)."""
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Further resources of Ray that a trial needs, such as `accelerator_type:H100: 0.001`."""
     place_timeout: Annotated[Seconds, Field(gt=0)] = 600.0
@@ -61,3 +63,9 @@ class HardwareSpec(Part):
             yield Problem(("devices",), "names GPUs of this host, but the trials run on a cluster", "remove it")
         if self.cluster is not None and self.gpus is None:
             yield Problem(("gpus",), "is missing", "on a cluster say how many GPUs all trials have together (0: none)")
+        if self.cluster is not None and (self.trial_gpus or 0) % self.cluster.hosts:
+            yield Problem(
+                ("cluster", "hosts"),
+                f"is {self.cluster.hosts}, and the {self.trial_gpus} GPUs of a trial cannot be spread over them evenly",
+                "make them divisible",
+            )

@@ -63,7 +63,8 @@ class Store:
         self._reserve = Reserve(Path(f"{url.removeprefix(FILE)}.{name}.reserve")) if url.startswith(FILE) else None
         self._tuning = False
         """It was opened for writing here: the room set aside is ours."""
-        self._engine = sa.create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
+        self._claim: Connection | None = None
+        self._engine = _engine(url)
         if url.startswith("sqlite"):
             sa.event.listen(self._engine, "connect", _durable)
         with self._transaction() as connection:
@@ -89,10 +90,32 @@ class Store:
             raise StoreError(f"database {shown(self.url)}: {cause}{advice(self.url, cause)}") from error
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; what was claimed is free again."""
+        if self._claim is not None:
+            self._claim.close()
         if self._reserve is not None and self._tuning:
             self._reserve.give()
         self._engine.dispose()
+
+    def claim(self) -> bool:
+        """Hold the study in a database that several hosts share, until `close` or until this process is gone.
+
+        Returns:
+            False where another driver holds it. On SQLite the study's lock file does the same.
+        """
+        if self._engine.dialect.name != "postgresql" or self._claim is not None:
+            return True
+        try:
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            key = sa.func.hashtextextended(self.name, 0)
+            held = bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(key))).scalar())
+        except SQLAlchemyError as error:
+            raise StoreError(f"database {shown(self.url)}: {str(error).splitlines()[0]}") from error
+        if held:
+            self._claim = connection
+        else:
+            connection.close()
+        return held
 
     # -- the study ---------------------------------------------------------------------------------------------------
 
@@ -271,6 +294,18 @@ def _details(record: TrialRecord) -> Iterator[tuple[sa.Table, Rows]]:
                 for key, estimate in item.metrics
             ],
         )  # fmt: skip
+
+
+def _engine(url: str) -> sa.Engine:
+    """Connections to a database; a server that was restarted meanwhile is connected to again."""
+    if url.startswith("sqlite"):
+        return sa.create_engine(url, connect_args={"timeout": 30})
+    try:
+        return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 30})
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"database {shown(url)}: {error.name} is not installed\n  use: pip install 'vllm-autotune[postgres]'"
+        ) from error
 
 
 def _durable(connection: object, _record: object) -> None:

@@ -41,7 +41,7 @@ trial = Table(
     Column("config_hash", String(12), nullable=False, index=True),
     Column("origin", String(16), nullable=False),
     Column("outcome", String(16), nullable=False),
-    Column("cause", String(64)),
+    Column("cause", Text),
     Column("reason", Text),
     Column("arguments", Text, nullable=False, comment="arguments and environment asked for, as JSON"),
     Column("resolved", Text, comment="what the engine says it runs with, as JSON"),
@@ -61,7 +61,7 @@ phase = Table(
     Column(
         "kind", String(8), nullable=False, comment="`start` for a phase of the start, `stage` for a stage of the trial"
     ),
-    Column("name", String(32), nullable=False),
+    Column("name", Text, nullable=False),
     Column("seconds", Float, nullable=False),
 )
 
@@ -70,9 +70,9 @@ measurement = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("autotune_trial.id"), nullable=False, index=True),
-    Column("level", String(16), nullable=False),
+    Column("level", Text, nullable=False),
     Column("level_value", Float, nullable=False),
-    Column("metric", String(48), nullable=False),
+    Column("metric", Text, nullable=False),
     Column("value", Float, nullable=False),
     Column("low", Float),
     Column("high", Float),
@@ -84,7 +84,7 @@ fingerprint = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("autotune_trial.id"), nullable=False, index=True),
-    Column("name", String(48), nullable=False),
+    Column("name", Text, nullable=False),
     Column("value", Text, nullable=False),
 )
 
@@ -94,7 +94,7 @@ document = Table(
     Column("id", Integer, primary_key=True),
     Column("study_id", ForeignKey("autotune_study.id"), nullable=False, index=True),
     Column("kind", String(32), nullable=False, comment="`quality`, `calibration`, `recommendation`, `decision`, ..."),
-    Column("key", String(64), nullable=False),
+    Column("key", Text, nullable=False),
     Column("body", Text, nullable=False, comment="JSON"),
     Column("created_at", Float, nullable=False),
 )

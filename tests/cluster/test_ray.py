@@ -1,0 +1,101 @@
+"""A study on a Ray cluster: files come home, a killed node costs one trial, an interruption leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune.assembly import assemble, executor_of
+from autotune.events import Event, StageStarted, TrialStarted
+from autotune.outcome import Broken, Measured, TrialRecord
+from autotune.result import StudyResult
+from autotune.run import StudyRun
+from autotune.study import Study, open_study
+from tests.cluster.conftest import Nodes
+from tests.desk import STUDY
+
+
+class Watching:
+    """Does something the first time that an event is wanted."""
+
+    def __init__(self, wanted: Callable[[Event], bool] | None = None, then: Callable[[], None] | None = None) -> None:
+        self.wanted, self.then = wanted, then
+        self.events: list[Event] = []
+
+    def notify(self, event: Event) -> None:
+        self.events.append(event)
+        if self.wanted is not None and self.then is not None and self.wanted(event):
+            then, self.then = self.then, None
+            then()
+
+
+def study_in(folder: Path, nodes: Nodes, *settings: str, places: int = 2) -> Study:
+    path = folder / "tiny.yaml"
+    path.write_text(STUDY)
+    return open_study(
+        path,
+        [
+            f"hardware.gpus={places}", f"hardware.parallel_trials={places}", "hardware.neighbour_check=false",
+            f"hardware.cluster.address={nodes.address}", "hardware.cluster.place_timeout=60s", "confirm.rounds=0",
+            "search.trials=4", "search.experts=false", *settings,
+        ],
+    )  # fmt: skip
+
+
+async def run_in(study: Study, watching: Watching) -> StudyResult:
+    parts = await assemble(study)
+    try:
+        with executor_of(parts, watching) as executor:
+            try:
+                return await StudyRun(parts, parts.store, watching, executor).run()
+            finally:
+                await executor.close()
+    finally:
+        parts.close()
+
+
+def measured(result: StudyResult) -> list[TrialRecord]:
+    return [record for record in result.records if isinstance(record.outcome, Measured)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_node_is_killed_in_mid_trial(tmp_path: Path, nodes: Nodes) -> None:
+    first, _ = nodes.add(), nodes.add()
+    loop = asyncio.get_running_loop()
+
+    def kill() -> None:
+        loop.run_in_executor(None, nodes.kill, first)
+        loop.call_later(0.5, nodes.add)  # Ray wants the main thread for that
+
+    watching = Watching(lambda event: isinstance(event, StageStarted) and event.number == 1, kill)
+    result = await run_in(study_in(tmp_path, nodes, "load.window.requests=150"), watching)
+    lost = [r for r in result.records if isinstance(r.outcome, Broken)]
+    assert [r.outcome.cause for r in lost] == ["node_lost"], "one trial is lost, and nothing else"
+    assert len(measured(result)) == 4
+    again = [r for r in measured(result) if r.config.hash == lost[0].config.hash]
+    assert len(again) == 1 and again[0].attempt == 2
+    assert {r.place for r in measured(result)} == {0, 1}
+    for record in measured(result):
+        assert record.node and record.folder == tmp_path / "tiny" / f"trial-{record.number:04d}"
+        assert "vLLM" in (record.folder / "engine.log").read_text()
+        assert isinstance(record.outcome, Measured)
+        samples = record.outcome.load.levels[0].samples
+        assert samples is not None and samples.is_file() and samples.is_relative_to(tmp_path)
+
+
+@pytest.mark.timeout(200)
+async def test_an_interruption_ends_the_engine_on_its_node(tmp_path: Path, nodes: Nodes) -> None:
+    nodes.add()
+    task: asyncio.Task[StudyResult]
+    watching = Watching(lambda event: isinstance(event, StageStarted), lambda: task.cancel() and None)
+    study = study_in(tmp_path, nodes, "load.window.requests=4000", places=1)
+    task = asyncio.create_task(run_in(study, watching))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert any(isinstance(event, TrialStarted) for event in watching.events)
+    result = await run_in(study_in(tmp_path, nodes, "search.trials=1", places=1), Watching())
+    assert [type(r.outcome) for r in result.records] == [Broken, Measured], "it goes on on the same cluster"
