@@ -266,8 +266,10 @@ def _from_match(match: Match, context: FailureContext) -> Failure:
     quarantine = []
     for template in signature.quarantine:
         name = template.format_map(fill)
-        if name in context.requested:
-            quarantine.append((name, context.requested[name]))
+        # An argument may have been asked for in parts: `speculative_config.method` is one of speculative_config.
+        parts = [asked for asked in context.requested if asked == name or asked.startswith(f"{name}.")]
+        if parts:
+            quarantine += [(part, context.requested[part]) for part in parts]
         elif len(signature.quarantine) == 1 and "?" not in name and "value" in fill:
             quarantine.append((name, fill["value"]))
     return Failure(

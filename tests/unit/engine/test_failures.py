@@ -416,3 +416,14 @@ def test_looking_for_the_text_first_misses_nothing() -> None:
     for signature in load_signatures():
         for literal, pattern in signature.patterns:
             assert all(literal in text for text in texts if pattern.search(text)), (signature.id, literal)
+
+
+def test_an_argument_that_was_asked_for_in_parts_is_the_configurations_own() -> None:
+    """Met by a study on the real vLLM: the value was blamed on the machine, because nobody asked for the whole."""
+    log = LOGS / "spec_bad_method.log"
+    asked = FailureContext(requested={"speculative_config.method": "nosuch", "max_model_len": 1024})
+    failure = classify(log, context=asked)
+    assert (failure.cause, failure.action) == (Cause.CONFIG, Action.QUARANTINE_VALUE)
+    assert failure.quarantine == (("speculative_config.method", "nosuch"),)
+    nobody = classify(log, context=FailureContext(requested={"max_model_len": 1024}))
+    assert nobody.cause is Cause.ENVIRONMENT, "nothing of it was asked for"
