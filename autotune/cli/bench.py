@@ -96,7 +96,7 @@ def _read_load(
     return LoadSpec(
         input_tokens=_length(input_tokens, "--input-tokens"),
         output_tokens=_length(output_tokens, "--output-tokens"),
-        arrivals=cast(Literal["constant", "poisson", "gamma"], arrivals) if rate is not None else "closed",
+        arrivals=cast(Literal["constant", "poisson", "gamma", "bursts"], arrivals) if rate is not None else "closed",
         levels=values,
         api=cast(Literal["completions", "chat"], api),
         images=images,
@@ -114,7 +114,7 @@ def bench(
     model: Annotated[str | None, typer.Option(help="Model to ask for. Default: the first one that it lists.")] = None,
     levels: Annotated[str, typer.Option(help="Concurrencies, such as 1,4,16.")] = "16",
     rate: Annotated[str | None, typer.Option(help="Rates in requests a second (open loop) instead.")] = None,
-    arrivals: Annotated[str, typer.Option(help="With --rate: poisson, constant or gamma.")] = "poisson",
+    arrivals: Annotated[str, typer.Option(help="With --rate: poisson, constant, gamma or bursts.")] = "poisson",
     input_tokens: Annotated[str, typer.Option(help="Prompt length in tokens.")] = "512",
     output_tokens: Annotated[str, typer.Option(help="Answer length in tokens.")] = "128",
     duration: Annotated[str, typer.Option(help="Measured window of each level.")] = "20s",
@@ -144,9 +144,9 @@ def bench(
     """Measure a running OpenAI-compatible server: throughput, TTFT, TPOT, ITL and latency with intervals."""
     if definitions not in ("autotune", "vllm"):
         raise SpecError(f"{definitions!r} is no set of definitions", key="--definitions", hint="autotune or vllm")
-    if arrivals not in ("poisson", "constant", "gamma") or api not in ("completions", "chat"):
+    if arrivals not in ("poisson", "constant", "gamma", "bursts") or api not in ("completions", "chat"):
         raise SpecError(
-            "unknown --arrivals or --api", hint="arrivals: poisson, constant, gamma; api: completions, chat"
+            "unknown --arrivals or --api", hint="arrivals: poisson, constant, gamma, bursts; api: completions, chat"
         )
     slos = tuple(parse_slo(item) for item in slo or [])
     if capacity and not slos:

@@ -29,6 +29,8 @@ from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
 __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
 
 NOT_STEADY = "the warm-up ended before two waves agreed"
+UNSTEADY = ("bursts", "ramps", "trace")
+"""Arrivals whose requests in flight are not meant to settle."""
 IDLE_TIMEOUT = 10.0
 """Real seconds to wait between levels until the server has dropped the cancelled requests."""
 
@@ -205,5 +207,5 @@ def _report(
         content_hash=maker.content_hash,
         plan_hash=plan_hash(load, level, session.plan(level, number)),
         samples=samples,
-        notes=profile.notes if result.steady else (*profile.notes, NOT_STEADY),
+        notes=profile.notes if result.steady or load.arrivals in UNSTEADY else (*profile.notes, NOT_STEADY),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.load.arrivals import arrival_times
+from autotune.load.arrivals import arrival_times, burst_times, ramp_times
 from autotune.load.lengths import draw_lengths
 from autotune.load.report import Level
 from autotune.load.traces import read_trace
@@ -75,6 +75,10 @@ def _drawn_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
     if spec.arrivals in ("constant", "poisson", "gamma"):
         kind = spec.arrivals
         times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])
+    elif spec.arrivals == "bursts":
+        times = burst_times(level.value, spec.burst)
+    elif spec.arrivals == "ramps":
+        times = ramp_times(level.value, spec.ramp.period, spec.ramp.swing, [spec.seed, number, 2])
     while True:
         inputs = draw_lengths(spec.input_tokens, lengths, BLOCK)
         outputs = draw_lengths(spec.output_tokens, lengths, BLOCK)

@@ -181,6 +181,13 @@ def load_problems(load: LoadSpec) -> Iterator[Problem]:
         yield Problem(("images",), "cannot be sent in conversations", "remove `turns` or `images`")
     if load.arrivals != "gamma" and load.burstiness != _default(load, "burstiness"):
         yield Problem(("burstiness",), f"is only for `arrivals: gamma`, not {load.arrivals!r}", "change `arrivals`")
+    for name, kind in (("burst", "bursts"), ("ramp", "ramps")):
+        if load.arrivals != kind and getattr(load, name) != _default(load, name):
+            yield Problem((name,), f"is only for `arrivals: {kind}`, not {load.arrivals!r}", "change `arrivals`")
+    periods = (load.window.duration or 0.0) / load.ramp.period
+    if load.arrivals == "ramps" and (periods < 1 - 1e-9 or abs(periods - round(periods)) > 1e-9):
+        hint = f"set `window.duration` to a multiple of {load.ramp.period:g} s"
+        yield Problem(("window", "duration"), "does not hold whole periods of `ramp`", hint)
     shortest = _fixed_length(load.input_tokens)
     if load.prefix is not None and shortest is not None and load.prefix.tokens >= shortest:
         yield Problem(

@@ -13,6 +13,7 @@ from autotune.spec.expect import ExpectSpec
 from autotune.spec.hardware import ClusterSpec, HardwareSpec
 from autotune.spec.images import ImagesSpec
 from autotune.spec.part import ArgValue, Part, Scalar
+from autotune.spec.ramp import RampSpec
 from autotune.spec.retune import RetuneSpec
 from autotune.spec.space import LayoutSpec, ParameterSpec, SpaceSpec
 from autotune.spec.stages import StartStage
@@ -37,6 +38,7 @@ __all__ = [
     "Part",
     "PrefixSpec",
     "QualitySpec",
+    "RampSpec",
     "RetuneSpec",
     "Scalar",
     "SearchSpec",
@@ -214,12 +216,16 @@ class LoadSpec(Part):
     """Prompt length in tokens."""
     output_tokens: Annotated[int, Field(ge=1)] | LengthSpec = 128
     """Answer length in tokens (forced with ignore_eos)."""
-    arrivals: Literal["closed", "constant", "poisson", "gamma", "trace"] = "closed"
+    arrivals: Literal["closed", "constant", "poisson", "gamma", "bursts", "ramps", "trace"] = "closed"
     """`closed` keeps a number of requests in flight; the others are open loop at a rate in requests a second."""
     levels: list[Annotated[float, Field(gt=0)]] = Field(default_factory=lambda: [16.0], min_length=1)
     """Concurrencies (closed) or rates (open) that are measured on each engine start, in this order."""
     burstiness: Annotated[float, Field(gt=0)] = 1.0
     """For `gamma`: 1 is Poisson, below 1 is burstier."""
+    burst: Annotated[int, Field(ge=2)] = 16
+    """For `bursts`: requests that arrive at the same instant; bursts come at even intervals and make up the rate."""
+    ramp: RampSpec = RampSpec()
+    """For `ramps`: how the rate swings."""
     knee: Annotated[float, Field(gt=0, le=2)] | None = None
     """Place the load at this share of the baseline's saturation knee instead of `levels`."""
     api: Literal["completions", "chat"] = "completions"

@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from autotune.errors import SpecError
 from autotune.load.arrivals import arrival_times
@@ -78,6 +79,47 @@ def test_arrivals_have_the_rate_and_the_burstiness(kind, burstiness, cv):
     # independent: no correlation between neighbours
     if cv:
         assert abs(np.corrcoef(gaps[1:], gaps[:-1])[0, 1]) < 0.03
+
+
+def test_bursts_come_at_once_and_make_up_the_rate():
+    times = list(islice(arrivals_of("bursts", levels=[8.0], burst=20), 200))
+    assert sorted(set(times)) == pytest.approx([2.5 * number for number in range(1, 11)])
+    assert all(times.count(at) == 20 for at in set(times))
+
+
+@pytest.mark.parametrize("swing", [0.5, 1.0])
+def test_a_ramp_rises_and_falls_about_its_rate(swing):
+    """600 periods of 10 s at 20 a second: arrivals in each tenth of a period against the integral of the rate."""
+    ramp = {"period": 10, "swing": swing}
+    times = np.array(list(islice(arrivals_of("ramps", levels=[20.0], ramp=ramp, window={"duration": 10}), 120_000)))
+    assert (np.diff(times) >= 0).all()
+    assert len(times) / times[-1] == pytest.approx(20, rel=0.02)
+    found = np.histogram(times % 10, bins=10, range=(0, 10))[0] / (times[-1] / 10)
+    middles = np.arange(10) + 0.5
+    wanted = 20 * (1 - swing + 2 * swing * np.minimum(middles, 10 - middles) / 5)
+    assert found == pytest.approx(wanted, rel=0.06, abs=0.1)
+    # Within a short part of the period the gaps are those of a Poisson process.
+    top = [gap for gap, at in zip(np.diff(times), times[:-1] % 10, strict=True) if 4.5 < at < 5.0]
+    assert np.std(top) / np.mean(top) == pytest.approx(1, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"arrivals": "ramps", "window": {"duration": "90s"}}, "whole periods"),
+        ({"arrivals": "ramps", "window": {"requests": 100}}, "whole periods"),
+        ({"arrivals": "poisson", "burst": 4}, "only for `arrivals: bursts`"),
+        ({"arrivals": "bursts", "ramp": {"period": "5s"}}, "only for `arrivals: ramps`"),
+    ],
+)
+def test_bad_bursts_and_ramps(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        LoadSpec.model_validate({"levels": [4.0]} | fields)
+
+
+def arrivals_of(kind: str, **fields: object):
+    spec = LoadSpec.model_validate({"arrivals": kind} | fields)
+    return (turn.due for turn in planned_turns(spec, Level("open", spec.levels[0]), 0))
 
 
 def test_the_plan_depends_on_the_load_alone():
