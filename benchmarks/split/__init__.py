@@ -1,0 +1,1 @@
+"""Engines for prefill and decode against replicas on the same simulated GPUs."""
