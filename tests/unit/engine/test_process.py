@@ -88,13 +88,15 @@ async def test_starts_answers_and_leaves_nothing(tmp_path: Path) -> None:
     running = await engine().start(EngineConfig(), Lease((), 0), folder=tmp_path, on_phase=phases.append)
     assert not isinstance(running, StartFailure), running
     port = int(running.url.rpartition(":")[2])
-    assert running.failure() is None
-    assert len(running.processes()) == 1
-    assert await running.metrics() == {"vllm:num_requests_running": 3.0}
-    assert await running.reset_caches()
-    assert not await running.reconfigure({"max_num_seqs": 4})
-    assert "serving" in phases
-    report = await running.stop()
+    try:
+        assert running.failure() is None
+        assert len(running.processes()) == 1
+        assert (await running.metrics())["vllm:num_requests_running"] == 3.0
+        assert await running.reset_caches()
+        assert not await running.reconfigure({"max_num_seqs": 4})
+        assert "serving" in phases
+    finally:
+        report = await running.stop()
     assert report.leftovers == ()
     assert not report.killed
     assert await running.stop() == report

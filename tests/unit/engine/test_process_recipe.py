@@ -139,7 +139,7 @@ async def test_says_what_stays() -> None:
 
 
 async def test_does_not_wait_for_somebody_else() -> None:
-    other = os.getppid()
+    other = os.getpid()  # lives, and is no process of the engine
     watch = gpu_watch([0], FakeGpus([card(GIB), card(70 * GIB, other)]))
     assert await watch.wait_free([], deadline=0) == ()
 

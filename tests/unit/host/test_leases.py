@@ -70,17 +70,19 @@ def test_damaged_file_is_no_lease(book: LeaseBook, tmp_path: Path) -> None:
 
 
 def test_others_leases_are_not_given_back(book: LeaseBook, tmp_path: Path) -> None:
-    parent = ProcessId.of(os.getppid())
-    assert parent is not None
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    other = ProcessId.of(sleeper.pid)
+    assert other is not None
     book.take(("gpu-a",), "one")
     path = tmp_path / "leases" / "gpu-a.json"
-    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {parent.pid}'))
+    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {other.pid}'))
     text = path.read_text()
     ticks = ProcessId.of(os.getpid())
     assert ticks is not None
-    path.write_text(text.replace(f'"ticks": {ticks.ticks}', f'"ticks": {parent.ticks}'))
+    path.write_text(text.replace(f'"ticks": {ticks.ticks}', f'"ticks": {other.ticks}'))
     book.give_back(("gpu-a",))
-    assert [holder.process.pid for holder in book.holders()] == [parent.pid]
+    assert [holder.process.pid for holder in book.holders()] == [other.pid]
+    sleeper.communicate()
 
 
 def test_chooses_gpus_that_are_linked(book: LeaseBook) -> None:
