@@ -6,10 +6,17 @@ const TELEMETRY = {
   preemptions: ["preemptions", "", 1], prefix_hit_rate: ["prefix cache hits", "%", 100],
   iteration_tokens_mean: ["tokens per step, mean", "", 1], draft_acceptance: ["draft tokens accepted", "%", 100],
   prompt_tokens: ["prompt tokens", "", 1], generation_tokens: ["generated tokens", "", 1],
-  power_mean: ["GPU power, mean", "W", 1], client_cpu_share: ["load client's CPU share", "%", 100],
+  engine_imbalance: ["busiest engine's tokens over the mean of all", "", 1], gpu_utilisation_mean: ["GPU use, mean", "%", 1],
+  gpu_imbalance: ["GPU use, largest difference", "points", 1], gpu_power_watts: ["GPU power, all", "W", 1],
+  gpu_memory_max_bytes: ["GPU memory, highest", "GiB", 2 ** -30], client_cpu_share: ["load client's CPU share", "%", 100],
 };
 const lastLevel = (trial) => trial.levels[trial.levels.length - 1];
-const telemetryName = (key) => (TELEMETRY[key] || [key.replaceAll("_", " "), "", 1]);
+const EACH = { utilisation_mean: ["use, mean", "%", 1], memory_max_bytes: ["memory, highest", "GiB", 2 ** -30], power_watts: ["power", "W", 1] };
+function telemetryName(key) {
+  const [, index, what] = key.match(/^gpu_(\d+)_(.+)$/) || [];
+  if (EACH[what]) return [`GPU ${index}: ${EACH[what][0]}`, EACH[what][1], EACH[what][2]];
+  return TELEMETRY[key] || [key.replaceAll("_", " "), "", 1];
+}
 const telemetryText = (key, value) => (value === undefined ? "–" : withUnit(number(value * telemetryName(key)[2]), telemetryName(key)[1]));
 
 function telemetryTable(keys) {
