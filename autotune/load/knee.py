@@ -169,8 +169,12 @@ async def find_capacity(
 
 
 def load_at_knee(load: LoadSpec, knee: Level) -> LoadSpec:
-    """The load with its levels placed at `load.knee` times the baseline's knee; unchanged where `knee` is not set."""
+    """The load with its level placed at `load.knee` times the baseline's knee; unchanged where `knee` is not set.
+
+    The placed load has no `knee` any more, so that it can be stored and read back: it stands beside no `levels`.
+    """
     if load.knee is None:
         return load
     value = load.knee * knee.value
-    return load.model_copy(update={"levels": [float(max(1, round(value))) if knee.kind == "closed" else value]})
+    level = float(max(1, round(value))) if knee.kind == "closed" else value
+    return load.model_copy(update={"levels": [level], "knee": None})

@@ -98,3 +98,9 @@ def test_a_load_relative_to_the_knee():
     assert load_at_knee(load, Level("closed", 64)).levels == [58.0]
     assert load_at_knee(load, Level("open", 3.0)).levels == pytest.approx([2.7])
     assert load_at_knee(LoadSpec(levels=[5.0]), Level("closed", 64)).levels == [5.0]
+
+
+def test_a_placed_load_can_be_stored_and_read_back():
+    """It is kept in the study's database for all later trials."""
+    placed = load_at_knee(LoadSpec(knee=0.9), Level("closed", 64))
+    assert LoadSpec.model_validate_json(placed.model_dump_json()) == placed
