@@ -179,6 +179,13 @@ def _ep_needs_experts(case: Case) -> Values | None:
     return {"architecture": facts.architecture or "the model"}
 
 
+def _eplb(case: Case) -> Values | None:
+    layout = case.serving.layout
+    if not layout.balanced or (layout.expert and layout.tensor * layout.data > 1 and not case.cpu):
+        return None
+    return {"ranks": layout.tensor * layout.data, "where": "the CPU engine" if case.cpu else "GPUs"}
+
+
 def _ep_experts(case: Case) -> Values | None:
     facts, ranks = case.facts, _expert_ranks(case)
     if facts is None or not facts.is_moe or not case.serving.layout.expert or facts.experts % ranks == 0:
@@ -367,6 +374,7 @@ CHECKS: dict[str, Callable[[Case], Values | None]] = {
     "pipeline_layers": _pipeline_layers,
     "moe_width": _moe_width,
     "ep_needs_experts": _ep_needs_experts,
+    "eplb": _eplb,
     "ep_experts": _ep_experts,
     "fp8_blocks_mlp": _fp8_blocks,
     "batch_below_seqs": _batch_below_seqs,
