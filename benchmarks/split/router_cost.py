@@ -62,9 +62,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for streams, output in ((8, 128), (64, 128), (64, 8)):
         used, tokens, requests = asyncio.run(cost(streams, output))
-        print(
-            f"| {streams} | {output} | {tokens:,} | {used:.2f} | {1e6 * used / tokens:.0f} | {1e6 * used / requests:.0f} |"
-        )
+        each, whole = 1e6 * used / tokens, 1e6 * used / requests
+        print(f"| {streams} | {output} | {tokens:,} | {used:.2f} | {each:.0f} | {whole:.0f} |")
 
 
 if __name__ == "__main__":
