@@ -45,6 +45,8 @@ class RunningSplit:
         self._report: StopReport | None = None
         self._stopping = False
         self._lock = asyncio.Lock()
+        self._shown: Path | None = None
+        self._show(self.log)
 
     @property
     def url(self) -> str:
@@ -89,8 +91,14 @@ class RunningSplit:
         for item in self.members:
             failure = item.engine.failure()
             if failure is not None:
+                self._show(item.engine.log)
                 return _in_trial_words(failure, item.member, self._config)
         return None if self._stopping else self.router.failure()
+
+    def _show(self, log: Path | None) -> None:
+        if log is not None and log != self._shown:
+            self._shown = log
+            show_log(log)
 
     def processes(self) -> tuple[int, ...]:
         return (*(pid for item in self.members for pid in item.engine.processes()), *self.router.processes())
@@ -135,6 +143,14 @@ class RunningSplit:
             ended.killed or any(report.killed for report in reports),
             (*ended.leftovers, *(text for report in reports for text in report.leftovers)),
         )
+
+
+def show_log(log: Path) -> None:
+    """Let `engine.log` in the trial's folder be the log of that engine: reports and people look there."""
+    link = log.parent.parent / "engine.log"
+    with contextlib.suppress(OSError):
+        link.unlink(missing_ok=True)
+        link.symlink_to(log.relative_to(link.parent))
 
 
 def in_trial_words(failed: StartFailure, member: Member, config: EngineConfig) -> StartFailure:

@@ -18,7 +18,7 @@ from autotune.engine.listeners import PortHold
 from autotune.engine.process import ProcessEngine
 from autotune.engine.protocol import Lease, RunningEngine, StartFailure
 from autotune.engine.routing import RunningRouter, place_of, start_router
-from autotune.engine.running_split import RunningSplit, Started, in_trial_words
+from autotune.engine.running_split import RunningSplit, Started, in_trial_words, show_log
 from autotune.host.leases import LeaseBook
 from autotune.space.config import EngineConfig
 from autotune.space.topology import Member, SplitPlan, split_plan
@@ -88,6 +88,8 @@ class SplitEngine:
         finally:
             hold.release()
         if isinstance(found, StartFailure):
+            if found.log is not None and found.log.parent != folder:
+                show_log(found.log)
             await asyncio.to_thread(_give_back, book, ports)
             return replace(found, seconds=time.monotonic() - began)
         members, router = found

@@ -54,6 +54,7 @@ class TestSplit(EngineContract):
             os.kill(running.members[1].engine.processes()[0], signal.SIGKILL)
             failure = await died(running)
             assert "decode-0: " in failure
+            assert (tmp_path / "engine.log").resolve() == tmp_path / "decode-0" / "engine.log"
         finally:
             report = await running.stop()
         assert report.leftovers == ()
@@ -78,7 +79,8 @@ class TestSplit(EngineContract):
         assert {advice.parameter for advice in result.failure.advice} <= {
             "decode.max_num_batched_tokens", "decode.max_num_seqs",
         }  # fmt: skip
-        assert result.log is not None and result.log.parent.name.startswith("decode-")
+        assert result.log is not None and result.log.parent.name == "decode-0"
+        assert (tmp_path / "engine.log").resolve() == result.log.resolve()
         assert LeaseBook().holders() == ()
 
     async def test_engines_that_do_not_fit_are_infeasible(self, tmp_path: Path) -> None:
