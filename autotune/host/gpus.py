@@ -193,7 +193,8 @@ def _link(nvml: ModuleType, one: object, other: object) -> str:
     if peer == _ask(nvml, lambda: int(nvml.NVML_P2P_STATUS_OK), 0):
         return "nvlink"
     level = _ask(nvml, lambda: int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)), -1)
-    return "numa" if level >= 40 else "pcie"
+    across = _ask(nvml, lambda: int(nvml.NVML_TOPOLOGY_SYSTEM), 50)  # below it a host bridge or one socket is between
+    return "numa" if level >= across else "pcie"
 
 
 _THROTTLES = (
