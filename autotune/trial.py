@@ -13,7 +13,7 @@ from typing import Protocol
 from autotune.engine.failure_values import Action, Cause, Failure
 from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
-from autotune.engine.watchdog import wait_for_hang
+from autotune.engine.watchdog import ClientSide, wait_for_hang
 from autotune.events import Observer, StageStarted
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
@@ -186,16 +186,21 @@ async def _measure(
 def _served(level: LevelReport) -> bool:
     """Whether any request of the level was answered."""
     failed = level.estimate("error_share")
-    return bool(level.metrics) and (failed is None or failed.value < 1.0)
+    return level.requests > 0 and bool(level.metrics) and (failed is None or failed.value < 1.0)
 
 
 async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, progress: _Progress) -> LoadReport:
     """Put the load on the engine while a watchdog looks for hangs."""
 
+    latest = ClientSide()
+
     def seen(update: Progress) -> None:
+        nonlocal latest
+        chunks = round(update.output_throughput * update.elapsed_s)
+        latest = ClientSide(update.inflight, (update.index, update.phase, update.finished, chunks))
         bench.observer.notify(StageStarted(number, "measure", str(update)))
 
-    hang = asyncio.create_task(wait_for_hang(engine, bench.spec.engine.hang_timeout))
+    hang = asyncio.create_task(wait_for_hang(engine, bench.spec.engine.hang_timeout, client=lambda: latest))
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
     try:
         with progress.stage("load"):

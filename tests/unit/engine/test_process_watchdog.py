@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.engine.prometheus import parse_metrics
-from autotune.engine.watchdog import GENERATED, RUNNING, Watchdog
+from autotune.engine.watchdog import GENERATED, RUNNING, ClientSide, Watchdog
 
 
 class Clock:
@@ -56,6 +56,26 @@ def test_silent_metrics_with_work_are_a_hang(clock: Clock) -> None:
     dog.observe(sample(2, 7))
     clock.now += 11
     assert dog.observe({}) is not None
+
+
+def test_an_engine_that_hangs_in_its_first_step_says_that_nothing_runs(clock: Clock) -> None:
+    """Met on the real vLLM: its figures are only written after a step, so it told of an idle server for ever."""
+    dog = Watchdog(10, clock)
+    waiting = ClientSide(inflight=2, marks=(0, "warmup", 0, 0))
+    assert dog.observe(sample(0, 5), ClientSide()) is None
+    assert dog.observe(sample(0, 5), waiting) is None
+    clock.now += 10.1
+    failure = dog.observe(sample(0, 5), waiting)
+    assert failure is not None and "2 requests" in failure.reason
+
+
+def test_tokens_that_reach_the_client_are_progress_whatever_the_server_says(clock: Clock) -> None:
+    dog = Watchdog(10, clock)
+    for chunks in range(5):
+        assert dog.observe({}, ClientSide(1, (0, "window", 0, chunks))) is None
+        clock.now += 9
+    clock.now += 2
+    assert dog.observe({}, ClientSide(1, (0, "window", 0, 4))) is not None
 
 
 def test_metrics_of_a_dying_server() -> None:
