@@ -64,7 +64,7 @@ def test_links_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus[1].links == (Link(0, "nvlink"), Link(2, "pcie"), Link(3, "numa"))
     assert [gpu.numa_node for gpu in gpus] == [0, 0, 1, 1]
     assert (gpus[0].name, gpus[0].memory_total) == ("NVIDIA H100 80GB HBM3", 80 * GIB)
-    assert tensor_links(nearest(gpus, 4)) == {2: "nvlink", 3: "numa", 4: "numa"}
+    assert tensor_links(nearest(gpus, 4)) == {2: "nvlink", 3: "pcie", 4: "numa"}
 
 
 def test_a_driver_that_does_not_tell_the_way_counts_as_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
