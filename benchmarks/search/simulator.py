@@ -24,29 +24,35 @@ from autotune.space.space import Parameter, SearchSpace
 from benchmarks.search.study import Figures, Names, SimulatedStudy
 
 PARAMETERS = (
-    Parameter("max_num_seqs", "ladder", (16, 32, 64, 128, 256, 512), ordered=True),
+    Parameter("max_num_seqs", "ladder", (16, 32, 64, 128, 256), ordered=True),
     Parameter("max_num_batched_tokens", "ladder", (512, 1024, 2048, 4096, 8192, 16384), ordered=True),
     Parameter("quantization", "choice", ("none", "fp8")),
     Parameter("kv_cache_dtype", "choice", ("auto", "fp8")),
     Parameter("enforce_eager", "switch", (False, True)),
-    Parameter("gpu_memory_utilization", "ladder", (0.6, 0.7, 0.8, 0.9, 0.96), ordered=True),
+    Parameter("gpu_memory_utilization", "ladder", (0.7, 0.9, 0.96), ordered=True),
 )
 BASELINE: dict[str, FrozenValue] = {
     "max_num_seqs": 256, "max_num_batched_tokens": 2048, "quantization": "none", "kv_cache_dtype": "auto",
     "enforce_eager": False, "gpu_memory_utilization": 0.9,
 }  # fmt: skip
-CONCURRENCY, PROMPT, ANSWER = 192, 900, 120
-RATE_PER_S, SENT = 16.0, 160
 
 
 @dataclass(frozen=True)
 class SimulatorSurface:
-    """One simulated card under a closed loop (throughput) and arrivals at random (p95 TTFT). Times in seconds."""
+    """One simulated card under a closed loop (throughput) and arrivals at random (p95 TTFT).
+
+    Lengths in tokens, times in seconds; `sent` requests arrive at the mean rate.
+    """
 
     name: str = "simulator"
     model: str = "llama-3.1-8b"
     card: str = "h100"
-    slo_s: float = 0.2
+    concurrency: int = 96
+    prompt: int = 900
+    answer: int = 60
+    rate_per_s: float = 16.0
+    sent: int = 96
+    slo_s: float = 0.065
     gpus: int = 1
     gate: float = math.inf
     held_out: bool = False
@@ -71,14 +77,15 @@ def figures(surface: SimulatorSurface, values: tuple[FrozenValue, ...]) -> Figur
         plan(settings)
     except (ConfigRefusal, EngineFailure):
         return Figures(1.0, 60.0, 0.0, 1)
-    arrivals = np.cumsum(np.random.default_rng(3).exponential(1 / RATE_PER_S, SENT))
-    requests = tuple(SimulatedRequest(PROMPT, ANSWER, None, float(time)) for time in arrivals)
+    arrivals = np.cumsum(np.random.default_rng(3).exponential(1 / surface.rate_per_s, surface.sent))
+    requests = tuple(SimulatedRequest(surface.prompt, surface.answer, None, float(time)) for time in arrivals)
     try:
-        closed = simulate(settings, Workload.closed_loop(CONCURRENCY, 2 * CONCURRENCY, PROMPT, ANSWER))
+        loop = Workload.closed_loop(surface.concurrency, 2 * surface.concurrency, surface.prompt, surface.answer)
+        closed = simulate(settings, loop)
         opened = simulate(settings, Workload(requests))
     except EngineFailure:
         return Figures(1.0, 60.0, 0.0, 2)
-    late = [one.ttft_s for one in opened.requests[SENT // 8 :]]
+    late = [one.ttft_s for one in opened.requests[surface.sent // 8 :]]
     return Figures(closed.output_tokens_per_s, percentile(late, 95), 0.0, 0)
 
 
@@ -114,8 +121,8 @@ class SimulatorStudy(SimulatedStudy):
     def expert_points(self) -> list[dict[str, FrozenValue]]:
         changes: tuple[dict[str, FrozenValue], ...] = (
             {"max_num_batched_tokens": 8192}, {"quantization": "fp8"},
-            {"gpu_memory_utilization": 0.96, "max_num_seqs": 512},
-            {"kv_cache_dtype": "fp8"}, {"max_num_seqs": 128, "max_num_batched_tokens": 4096},
+            {"gpu_memory_utilization": 0.96, "max_num_seqs": 128},
+            {"kv_cache_dtype": "fp8"}, {"max_num_seqs": 64, "max_num_batched_tokens": 4096},
         )  # fmt: skip
         return [{**BASELINE, **one} for one in changes]
 
