@@ -106,7 +106,8 @@ def _times(rows: Sequence[Row]) -> list[str]:
     note = (
         "\nThe grid ends after its eleven configurations and never arrives; its bound is the budget that the random "
         "arm had. *Start* means that a setting of the warm start is already within 5 %: then every warm arm arrives "
-        "with it, and no search can be three times faster.\n"
+        "with it, and no search can be three times faster. *Open*: most studies of `auto` did not arrive, but their "
+        "budget ended before a third of warm random's.\n"
     )
     return [head, *table, note]
 
@@ -124,7 +125,7 @@ def _met(mine: tuple[float, bool], theirs: tuple[float, bool], grid: tuple[float
     if theirs[1] and theirs[0] <= 6.0:
         return "start"
     if not mine[1]:
-        return "missed"
+        return "open" if mine[0] < theirs[0] / 3 else "missed"
     return "met" if mine[0] <= theirs[0] / 3 and mine[0] <= grid[0] / 5 else "missed"
 
 
