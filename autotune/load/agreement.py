@@ -119,7 +119,7 @@ def _held(records: Records, window: Window, level: Level) -> str | None:
     held = float(in_flight(records, times).mean())
     if held >= HELD_SHARE * level.value:
         return None
-    return f"the client kept {held:.1f} of {level.value:g} requests in flight: the load is not the stated one"
+    return f"the client was late: it kept {held:.1f} of {level.value:g} requests in flight, which is another load"
 
 
 def _filled_up(records: Records, window: Window, readings: Sequence[tuple[Reading, float]]) -> str | None:

@@ -108,7 +108,7 @@ def test_a_server_without_gauges_says_nothing():
 def test_a_concurrency_that_was_not_kept_is_another_load():
     seen = watch(**{RUNNING: [24]})
     thin = closed(32, 0.3, pause=0.1)
-    assert "the client kept 24.1 of 32 requests in flight" in one(findings(thin, seen).invalid)
+    assert "it kept 24.1 of 32 requests in flight" in one(findings(thin, seen).invalid)
     assert findings(closed(32, 0.3, pause=0.01), seen).invalid == ()
     # A trace or a limit that came to its end falls off by itself; failed requests rest before the next try.
     assert findings(thin, seen, finite=True).invalid == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from autotune.load.client import LoadClient
 from autotune.load.measure import EngineDied, measure
+from autotune.load.plan import planned_turns
 from autotune.load.report import LevelReport
 from autotune.spec.study import LoadSpec, SloSpec, WarmupSpec, WindowSpec
 
@@ -208,6 +210,21 @@ async def test_two_processes_share_the_load(start_server, tmp_path):
         (level,) = (await measure(server.target, load(levels=[6]), trial_seed=1, folder=tmp_path, client=client)).levels
     assert complaints(level) == []
     assert server.most_active == 6
+
+
+async def test_processes_keep_one_schedule(start_server, tmp_path):
+    """Three processes share the arrivals of one plan: together they follow its times, and none repeats another's."""
+    server = await start_server(ttft=0.01)
+    spec = load(
+        arrivals="gamma", burstiness=0.5, levels=[40.0], window=WindowSpec(duration=1.5), warmup=WarmupSpec(requests=0)
+    )
+    async with LoadClient(3) as client:
+        (level,) = (await measure(server.target, spec, trial_seed=1, folder=tmp_path, client=client)).levels
+    rows = np.load(level.samples)["rows"]
+    due = np.sort(rows[:, 1])
+    planned = [turn.due for turn, _ in zip(planned_turns(spec, level.level, 0), due, strict=False)]
+    assert due == pytest.approx(planned, abs=1e-6)
+    assert len({json.dumps(request["prompt"]) for request in server.requests}) == len(server.requests)
 
 
 async def test_the_window_goes_on_until_the_percentile_has_its_requests(start_server, client, tmp_path):
