@@ -31,8 +31,8 @@ from autotune.quality.wire import HttpScorer
 from benchmarks.quality.power import HERE, damaged_copy, engine, load_weights
 
 ARGS = {
-    "max_model_len": 512, "kv_cache_memory_bytes": "256M", "enforce_eager": True, "max_num_seqs": 8,
-    "max_num_batched_tokens": 512, "enable_scale_out": True, "enable_trace_replay": True,
+    "max_model_len": 1024, "kv_cache_memory_bytes": "256M", "enforce_eager": True, "max_num_seqs": 8,
+    "max_num_batched_tokens": 1024, "enable_scale_out": True, "enable_trace_replay": True,
 }  # fmt: skip
 SUITE = Suite(documents=6, positions=32, concurrency=4)
 DAMAGES = (("none", 0.0), ("noise", 0.2), ("int4", 32.0))
