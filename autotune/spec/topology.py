@@ -106,6 +106,9 @@ def topology_problems(study: StudySpec) -> Iterable[Problem]:
         yield Problem(
             ("hardware", "gpus"), f"is {hardware.gpus}, but several engines need a GPU each", "give 2 or more"
         )
+    if topology.split and study.retune is not None:
+        hint = "tune it with `autotune run`, and deploy what `autotune show STUDY --trial N` prints"
+        yield Problem(("retune",), "deploys one engine, and a trial of this study is several", hint)
     if topology.transfer == "nixl" and engine.kind == "vllm":
         yield from _own_transfer(study)
     for part in ("engine", "baseline"):
