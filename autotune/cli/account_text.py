@@ -30,7 +30,8 @@ def print_account(console: Console, account: SpaceAccount) -> None:
 def print_refused(console: Console, account: SpaceAccount) -> None:
     """The refused configurations one by one."""
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("refused before a start", "configuration", "why"):
+    table.add_column("refused before a start", no_wrap=True)
+    for name in ("configuration", "why"):
         table.add_column(name)
     for one in account.refused:
         table.add_row(one.cause.removeprefix("refused_"), Text(_point(one)), Text(one.reason))
