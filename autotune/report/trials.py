@@ -112,6 +112,7 @@ def _level(level: LevelReport) -> LevelView:
     return LevelView(
         name=str(level.level), value=level.level.value, figures=level.metrics, engine=level.engine,
         requests=level.requests, errors=level.errors, window_s=level.window_s, stopped=level.stopped or "",
+        notes=level.notes,
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class LevelView:
     errors: int
     window_s: float
     stopped: str
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ function detail(trial) {
   const blocks = [
     pairs("Configuration", trial.args || []),
     pairs("Environment variables", trial.env || []),
-    ...(trial.levels || []).map((level) => pairs(`Load ${level.name}: ${number(level.requests)} requests in ${duration(level.window_s)}${level.errors ? `, ${level.errors} errors` : ""}${level.stopped ? `, stopped: ${level.stopped}` : ""}`,
+    ...(trial.levels || []).map((level) => pairs(`Load ${level.name}: ${number(level.requests)} requests in ${duration(level.window_s)}${level.errors ? `, ${level.errors} errors` : ""}${level.stopped ? `, stopped: ${level.stopped}` : ""}${(level.notes || []).map((note) => `; ${note}`).join("")}`,
       Object.entries(level.figures || {}).map(([key, figure]) => [(data.metrics[key] || [key])[0], estimate(figure, (data.metrics[key] || ["", ""])[1])]))),
     ...(trial.levels || []).slice(-1).map((level) => pairs("Engine over the last level", Object.entries(level.engine || {}).map(([key, value]) => [telemetryName(key)[0], telemetryText(key, value ?? undefined)]))),
     pairs("Where the time went", (trial.stages || []).map(([name, seconds]) => [(STAGES[name] || [name])[0], duration(seconds)])),
