@@ -13,6 +13,7 @@ from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.quality.sanity import yes_or_no
 from autotune.report.content import gather, read_content
 from autotune.report.failures import EXCERPT_LINES
+from autotune.report.payload import page_data
 from autotune.report.values import ReportContent, Standing
 from autotune.result import Recommendation
 from autotune.search.front import front_of
@@ -52,6 +53,17 @@ def test_a_check_without_a_figure_is_told_in_words_and_not_as_a_share_of_a_limit
 def test_the_front_is_the_search_s_front(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:
     front = {record.number for record in front_of(records, Objectives.of(history_spec()))}
     assert {trial.number for trial in content.trials if trial.standing is Standing.FRONT} == front
+
+
+def test_the_notes_of_a_level_reach_the_page(records: tuple[TrialRecord, ...]) -> None:
+    number, measured = next((one.number, one.outcome) for one in records if isinstance(one.outcome, Measured))
+    levels = tuple(replace(level, notes=("overloaded: 9 more",)) for level in measured.load.levels)
+    noted = replace(measured, load=replace(measured.load, levels=levels))
+    changed = [replace(one, outcome=noted) if one.number == number else one for one in records]
+    trials = page_data(gather(history_spec(), changed))["trials"]
+    found = [level.get("notes") for trial in trials for level in trial.get("levels", [])]
+    assert found.count(["overloaded: 9 more"]) == len(levels)
+    assert found.count(None) == len(found) - len(levels)
 
 
 def test_a_broken_limit_is_told_with_its_figures(content: ReportContent) -> None:
