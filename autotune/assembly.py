@@ -49,7 +49,8 @@ from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
 from autotune.space.space import SearchSpace
-from autotune.spec.study import LoadSpec, StudySpec, TopologySpec
+from autotune.spec.load import completed
+from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
 from autotune.study import Study
 from autotune.trial import Placement, QualityGate
@@ -303,9 +304,9 @@ def _must_be_the_same(store: Store, study: Study) -> None:
     measured = sum(isinstance(record.outcome, Measured) for record in store.history())
     if head is None or not measured:
         return
-    before, now = json.loads(head.spec), json.loads(study.spec.model_dump_json())
+    before, now = json.loads(completed(head.spec)), json.loads(study.spec.model_dump_json())
     for key in SAME:
-        old, new = {"topology": TopologySpec().model_dump(mode="json")} | before, now  # older files do not say it
+        old, new = before, now
         for part in key.split("."):
             old, new = old.get(part, {}), new.get(part, {})
         if old != new:

@@ -31,6 +31,17 @@ def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudySpec:
     return validated(apply_overrides(read_document(path), overrides), StudySpec)
 
 
+def completed(kept: str) -> str:
+    """A study as its database holds it, with the defaults of keys that this version knows and that one did not.
+
+    What no longer reads as a study (a key is gone) comes back as it is.
+    """
+    try:
+        return StudySpec.model_validate_json(kept).model_dump_json()
+    except ValidationError:
+        return kept
+
+
 def validated(document: Document, model: type[ModelT]) -> ModelT:
     """The document as a typed value; also for a search space that stands in a file of its own.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from autotune.errors import SpecError, SpecErrors
 from autotune.spec.document import SIZE_LIMIT
-from autotune.spec.load import load_study
+from autotune.spec.load import completed, load_study
 from autotune.spec.resolved import resolved_yaml
 from autotune.spec.study import StudySpec
 
@@ -178,3 +179,12 @@ def test_durations_in_a_mapping_keep_their_units(tmp_path: Path) -> None:
     assert "weights: 30m" in text
     (tmp_path / "again.yaml").write_text(text)
     assert load_study(tmp_path / "again.yaml") == spec
+
+
+def test_a_study_kept_by_an_older_version_gets_the_defaults_of_new_keys() -> None:
+    spec = StudySpec.model_validate({"name": "s", "model": "m", "engine": {"ready_timeout": "5m"}})
+    older = json.loads(spec.model_dump_json())
+    del older["load"]["images"], older["engine"]["phase_timeouts"], older["topology"]
+    assert json.loads(completed(json.dumps(older))) == json.loads(spec.model_dump_json())
+    gone = json.dumps({**older, "a_key_that_is_gone": 1})
+    assert completed(gone) == gone
