@@ -6,8 +6,6 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +14,8 @@ from autotune.earlier import Today, take_over
 from autotune.engine import cpu_setup
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.probe import probe
-from autotune.engine.process import STOP_GRACE
 from autotune.engine.protocol import Engine
 from autotune.engine.registry import create_engine
-from autotune.engine.standby import Standby
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.events import Observer
 from autotune.executor import Executor
@@ -30,8 +26,8 @@ from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
 from autotune.host.topology import slowest_link, tensor_links, trial_group
-from autotune.local import LocalExecutor
 from autotune.outcome import Measured
+from autotune.places import executor_of
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.model import ModelFacts, read_model
 from autotune.preflight.simulated import facts_by_name, simulated_facts
@@ -59,25 +55,6 @@ COMPILES = frozenset(
     {"quantization", "kv_cache_dtype", "dtype", "max_num_batched_tokens", "enforce_eager", "compilation_config.mode"}
 )
 """Settings whose change makes torch.compile work again; measured, see docs/evidence."""
-
-
-@dataclass(frozen=True)
-class PlaceEngines:
-    """What starts engines at one place.
-
-    Attributes:
-        live: as the search uses it.
-        plain: without our scheduler class: what is confirmed is what will be deployed.
-        standby: of both.
-    """
-
-    live: Engine
-    plain: Engine
-    standby: Standby
-
-    async def close(self) -> None:
-        """End the waiting interpreter."""
-        await self.standby.close()
 
 
 @dataclass(frozen=True)
@@ -121,10 +98,6 @@ class StudyParts:
         keep_account(self.store, self.space, self.baseline, self.preflight.refuse, self.spec.search.seed)
         self.store.close()
 
-    def new_engine(self) -> PlaceEngines:
-        """What starts engines at one place; places do not share a waiting interpreter."""
-        return place_engines(self.spec, self.study.path.parent)
-
     def command(self, config: EngineConfig) -> str:
         """The shell command that starts `config`; several lines where a trial is several engines."""
         model = cpu_setup.model_path(self.spec.model)
@@ -132,30 +105,6 @@ class StudyParts:
             return shell_command(model, config)
         members = self.preflight.plan(config).members
         return "\n".join(f"{shell_command(model, member.config)}  # {member.name}" for member in members)
-
-
-def place_engines(spec: StudySpec, base: Path) -> PlaceEngines:
-    """Engines of one place; `base` is the folder that relative names of the study start from."""
-    standby = Standby(STOP_GRACE)
-    live = create_engine(spec, live=SharedFileFactory(), standby=standby, base=base)
-    return PlaceEngines(live, create_engine(spec, standby=standby, base=base), standby)
-
-
-@contextmanager
-def executor_of(parts: StudyParts, observer: Observer) -> Iterator[Executor]:
-    """Where the trials of a study run; the connection to a cluster ends with the block."""
-    cluster = parts.spec.hardware.cluster
-    if cluster is None:
-        yield LocalExecutor(parts, observer)
-        return
-    from autotune.cluster.ray_cluster import RayCluster
-    from autotune.cluster.ray_executor import RayExecutor
-
-    connection = RayCluster(cluster.address)
-    try:
-        yield RayExecutor(parts, observer, connection)
-    finally:
-        connection.close()
 
 
 def shell_command(model: str, config: EngineConfig) -> str:

@@ -17,6 +17,7 @@ from autotune.host.gpus import read_gpus
 from autotune.host.leases import Leased, leased
 from autotune.load.measure import LoadClient
 from autotune.outcome import TrialRecord
+from autotune.places import place_engines
 from autotune.trial import Bench, run_trial
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class LocalExecutor:
         parts = self._parts
         client = LoadClient(parts.spec.load.client_processes, cpus=share.client)
         await self._stack.enter_async_context(client)
-        engine = parts.new_engine()
+        engine = place_engines(parts.spec, parts.study.path.parent)
         self._stack.push_async_callback(engine.close)
         keeper = EngineKeeper(engine.live, Lease(mine.gpus, mine.port, share.engine), live=parts.spec.engine.live)
         plain = EngineKeeper(engine.plain, Lease(mine.gpus, mine.port), live=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -55,6 +56,8 @@ class StudyRun:
         self._finished_one = asyncio.Event()
         self._stop_reason = ""
         self._working = 0
+        self._broken = Counter[str]()
+        self._times: list[float] = []
         self._began = time.monotonic()
         self._earlier_s = 0.0
 
@@ -95,6 +98,8 @@ class StudyRun:
             record = TrialRecord(lost.number, lost.proposal, outcome, lost.started_at, 0.0, attempt=lost.attempt)
             self._store.add(record)
         self._records = sorted(self._store.history(), key=lambda record: record.number)
+        for record in self._records:
+            self._take_in(record)
         self._number = self._store.next_number()
         self._parts.view.sync(self._records)
         self._earlier_s = sum(record.seconds for record in self._records) / self._parts.spec.hardware.parallel_trials
@@ -200,8 +205,7 @@ class StudyRun:
         return TrialTask(number, proposal, attempt, fresh=proof, plain=proof, arrival_seed=arrival_seed)
 
     def _attempt(self, proposal: Proposal) -> int:
-        broken = [r for r in self._records if r.config.hash == proposal.config.hash]
-        return 1 + sum(isinstance(record.outcome, Broken) for record in broken)
+        return 1 + self._broken[proposal.config.hash]
 
     async def _run(self, place: int, task: TrialTask) -> TrialRecord:
         """Run one trial and keep its record, in our own tables first."""
@@ -211,10 +215,11 @@ class StudyRun:
             self._store.add(record)
             # By number, as a resumed run reads them: what is proposed must not depend on whether we were killed.
             insort(self._records, record, key=lambda one: one.number)
+            self._take_in(record)
         finally:
             del self._running[task.number]
             self._finished_one.set()
-        self._parts.view.sync(self._records)
+        self._parts.view.sync((record,))
         self._parts.proposer.told(record)
         self._observer.notify(TrialFinished(record, retried=has_another_attempt(record, self._records)))
         self._check_health(record)
@@ -240,8 +245,14 @@ class StudyRun:
             raise EnvironmentFault(sentence, hint=hint)
 
     def _expected_s(self) -> float | None:
-        times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
-        return times[len(times) // 2] if times else None
+        return self._times[len(self._times) // 2] if self._times else None
+
+    def _take_in(self, record: TrialRecord) -> None:
+        """Sums over all records that every trial asks for."""
+        if isinstance(record.outcome, Broken):
+            self._broken[record.config.hash] += 1
+        elif isinstance(record.outcome, Measured):
+            insort(self._times, record.seconds)
 
     # -- proof -------------------------------------------------------------------------------------------------------
 

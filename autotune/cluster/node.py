@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotune.assembly import place_engines
 from autotune.cluster.values import JOB, NODE_STUDY, REPLY, Document, Reply, pack
 from autotune.engine.keeper import EngineKeeper
 from autotune.engine.protocol import Lease, RunningEngine
@@ -21,6 +20,7 @@ from autotune.host.fingerprint import fingerprint
 from autotune.host.leases import leased
 from autotune.load.measure import LoadClient
 from autotune.outcome import Infeasible
+from autotune.places import place_engines
 from autotune.quality.gate import gate_for
 from autotune.space.config import EngineConfig
 from autotune.spec.study import LoadSpec, StudySpec

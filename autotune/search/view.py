@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 60
 """How long a writer waits for another one."""
+MOST = 2_000
+"""Trials of a study that the view takes. Optuna needs some sixty statements for one, which would be most of what the
+driver does in a study of thousands; `autotune dashboard` makes a view of all of them in memory.
+"""
 NUMBER = "trial"
 """User attribute that ties a trial of the view to our record."""
 NOTE = """# {name}
@@ -95,14 +99,18 @@ class OptunaView:
         self._open[number] = trial
 
     def sync(self, records: Sequence[TrialRecord]) -> int:
-        """Add what is missing, in the order of the records; how many were added. Running it again adds nothing."""
+        """Add what is missing, in the order of the records; how many were added. Running it again adds nothing.
+
+        Of a study with more than `MOST` trials the later ones are left out.
+        """
         with _as_store_error():
             return self._sync(records)
 
     def _sync(self, records: Sequence[TrialRecord]) -> int:
         if self._known is None:
             return self._catch_up(records)
-        new = [record for record in records if record.number not in self._known]
+        room = max(0, MOST - len(self._known))
+        new = [record for record in records if record.number not in self._known][:room]
         for record in new:
             self._finish(record, self._encoder.encode(record))
             self._known.add(record.number)
@@ -117,12 +125,12 @@ class OptunaView:
         }
         self._encoder = Encoder(self._objectives)
         added = 0
-        for record in records:
+        for record in records[:MOST]:
             told = self._encoder.encode(record)
             if record.number not in known:
                 self._finish(record, told)
                 added += 1
-        self._known = {record.number for record in records}
+        self._known = {record.number for record in records[:MOST]}
         return added
 
     def rebuild(self, records: Sequence[TrialRecord]) -> int:

@@ -5,9 +5,9 @@
     .venv/bin/python -m benchmarks.scale speedup --seeds 3
 
 The driver, the proposer, the store and the rules are the real ones, on a real disk. Engines are not started: an
-executor answers from `simulator/core.py`'s sibling, a synthetic surface (`benchmarks/search/surfaces.py`), after the
-seconds that a trial takes on an H200. Those seconds pass on a virtual clock; every second that the driver itself
-computes passes on the same clock, so a slow driver makes a study longer.
+executor answers from a synthetic surface (`world.py`) after the seconds that a trial takes on an H200. Those seconds
+pass on a virtual clock; every processor second of the driver passes on the same clock, so a slow driver makes a study
+longer. `--filled 9500` puts trials into the database before, to see the cost at the end of a long study.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ def main() -> None:
     parser.add_argument("part", nargs="?", choices=["driver", "speedup", "all"], default="all")
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--gpus", type=int, default=1_000)
+    parser.add_argument("--filled", type=int, default=0, help="put so many of the trials into the database before")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[30, 120, 300])
     parser.add_argument("--proposer", default="auto")
     given = parser.parse_args()
     if given.part in ("driver", "all"):
-        print(driver.table(given.trials, given.gpus, given.proposer))
+        print(driver.table(given.trials, given.gpus, given.proposer, given.filled))
     if given.part in ("speedup", "all"):
-        print(speedup.table(given.seeds, given.proposer))
+        print(speedup.table(given.seeds, given.proposer, given.budgets))
 
 
 if __name__ == "__main__":

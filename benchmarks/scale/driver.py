@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
-import gc
-import os
+import asyncio
 import resource
 import tempfile
 import time
 from pathlib import Path
 
+from autotune.events import Event, StudyFinished, TrialStarted
+from autotune.search import view
 from benchmarks.scale.clock import run_virtually
-from benchmarks.scale.world import play
+from benchmarks.scale.world import fill, play
+
+HEAD = (
+    "| simulated GPUs | trials in all | measured here | proposer | driver, processor s a trial | real s a trial | "
+    "peak memory | database | a trial in it | GPUs busy |\n|---|---|---|---|---|---|---|---|---|---|"
+)
 
 
-def table(trials: int, gpus: int, proposer: str) -> str:
-    """One row, each of these in a process of its own so that memory is not shared."""
+def table(trials: int, gpus: int, proposer: str, filled: int) -> str:
+    """One row.
+
+    Args:
+        trials: of the whole study.
+        gpus: places.
+        proposer: who proposes.
+        filled: so many of the trials are put into the database before; the rest is run and measured. What a trial
+            costs grows with the number of records, so this is the cost at the study's end.
+    """
     with tempfile.TemporaryDirectory(prefix="autotune-scale-") as name:
         folder = Path(name)
-        before, began = _memory(), time.process_time()
-        played, virtual, spent = run_virtually(play(folder, gpus=gpus, trials=trials, seed=1, proposer=proposer))
-        processor = time.process_time() - began
+        if filled:
+            view.MOST = 0  # past its 2,000 trials it is not continued, and making it again is no part of a trial
+            asyncio.run(fill(folder, filled, gpus=gpus, seed=1))
+        watch = Watch()
+        played, virtual, _ = run_virtually(
+            play(folder, gpus=gpus, trials=trials, seed=1, proposer=proposer, observer=watch)
+        )
         records = played.result.records
-        busy = sum(record.seconds for record in records)
+        new = records[filled:]
+        busy = sum(record.seconds for record in new)
         database = sum(path.stat().st_size for path in (folder / "scale").glob("study.db*"))
-        gc.collect()
-        count = len(records)
-    return "\n".join(
-        [
-            "| simulated GPUs | trials | proposer | driver, real s a trial | processor s a trial | peak memory | "
-            "database | a trial in it | study on the clock | GPUs busy |",
-            "|---|---|---|---|---|---|---|---|---|---|",
-            f"| {gpus:,} | {count:,} | {proposer} | {spent / count:.3f} | {processor / count:.3f} | "
-            f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**20:.0f} MiB "
-            f"({before / 2**20:.0f} before) | {database / 2**20:.0f} MiB | {database / count / 1024:.1f} KiB | "
-            f"{virtual / 3600:.2f} h | {busy / (virtual * gpus):.0%} |",
-        ]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return (
+        f"{HEAD}\n| {gpus:,} | {len(records):,} | {len(new):,} | {proposer} | {watch.processor / len(new):.3f} | "
+        f"{watch.real / len(new):.3f} | {peak / 2**20:.0f} MiB | {database / 2**20:.0f} MiB | "
+        f"{database / len(records) / 1024:.1f} KiB | {busy / (virtual * gpus):.0%} |"
     )
 
 
-def _memory() -> int:
-    """Resident bytes of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+class Watch:
+    """An observer that takes the time from the first trial to the end of the study."""
+
+    def __init__(self) -> None:
+        self.processor = self.real = 0.0
+        self._began: tuple[float, float] | None = None
+
+    def notify(self, event: Event) -> None:
+        """See `Observer`."""
+        now = (time.process_time(), time.monotonic())
+        if isinstance(event, TrialStarted) and self._began is None:
+            self._began = now
+        elif isinstance(event, StudyFinished) and self._began is not None:
+            self.processor, self.real = now[0] - self._began[0], now[1] - self._began[1]

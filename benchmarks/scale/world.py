@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from autotune.assembly import StudyParts, assemble
-from autotune.events import Event, Silent
+from autotune.events import Observer, Silent
 from autotune.executor import TrialTask
 from autotune.load.report import Estimate, Level, LevelReport, LoadReport
-from autotune.outcome import Infeasible, Measured, Outcome, TrialRecord
+from autotune.outcome import Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.result import StudyResult
 from autotune.run import StudyRun
 from autotune.space.config import FrozenValue
@@ -36,6 +37,7 @@ quality: {enabled: false}
 search: {trials: 30, sentinel_every: 0}
 confirm: {rounds: 0}
 """
+ENVIRONMENT = tuple((name, "none") for name in ("card", "driver", "vllm", "cpu", "host"))
 PERCENTILES = (50, 75, 90, 95, 99)
 
 
@@ -83,7 +85,7 @@ class SurfaceExecutor:
             task.number, task.proposal, outcome, began, seconds, 1,
             stage_seconds=(("start", start), ("measure", measure)),
             attempt=task.attempt, restarted=restarted, place=place, folder=self._folder / f"trial-{task.number:04d}",
-            environment=(("card", "surface"), ("driver", "none"), ("vllm", "none"), ("cpu", "none"), ("host", "none")),
+            environment=ENVIRONMENT,
         )  # fmt: skip
 
     def outcome(self, point: Mapping[str, FrozenValue], rng: np.random.Generator | None) -> Outcome:
@@ -129,31 +131,60 @@ class Played:
     parts: StudyParts
 
 
-class Counting(Silent):
-    """Counts events, as a view would receive them."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def notify(self, event: Event) -> None:
-        self.count += 1
-
-
 async def play(
-    folder: Path, *, gpus: int, trials: int, seed: int, proposer: str, settings: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    gpus: int,
+    trials: int,
+    seed: int,
+    proposer: str,
+    settings: tuple[str, ...] = (),
+    observer: Observer | None = None,
 ) -> Played:
     """Run a study of so many trials on so many places."""
+    parts = await _parts(folder, gpus, trials, seed, proposer, settings)
+    try:
+        executor = SurfaceExecutor(parts, seed, folder)
+        result = await StudyRun(parts, parts.store, observer or Silent(), executor).run()
+        return Played(result, executor, parts)
+    finally:
+        parts.store.close()
+
+
+async def fill(folder: Path, count: int, *, gpus: int, seed: int) -> None:
+    """Put so many random trials of the same study into its database, as if they had been run before."""
+    parts = await _parts(folder, gpus, count, seed, "random", ())
+    executor = SurfaceExecutor(parts, seed, folder)
+    rng, seen = random.Random(seed), set[str]()
+    base = parts.baseline
+    while len(seen) < count:
+        point = parts.space.canonical({one.name: rng.choice(one.values) for one in parts.space.parameters})
+        config = base if not seen else parts.space.config(point, base)
+        if config.hash in seen or parts.space.violations(point):
+            continue
+        number = len(seen)
+        seen.add(config.hash)
+        proposal = Proposal(config, tuple(sorted(point.items())), "sampler" if number else "baseline")
+        outcome = executor.outcome(point, np.random.default_rng([seed, number, 2]))
+        if number == 0:
+            outcome = Measured(LoadReport((level_report(4000.0, 300.0),)))
+        parts.store.begin(number, 1, proposal)
+        parts.store.add(
+            TrialRecord(
+                number, proposal, outcome, 0.0, 120.0, 1, stage_seconds=(("start", 80.0), ("measure", 40.0)),
+                place=number % gpus, folder=folder / f"trial-{number:04d}", environment=ENVIRONMENT,
+            )
+        )  # fmt: skip
+    parts.store.close()
+
+
+async def _parts(
+    folder: Path, gpus: int, trials: int, seed: int, proposer: str, settings: tuple[str, ...]
+) -> StudyParts:
     path = folder / "scale.yaml"
     path.write_text(STUDY)
     wanted = [
         f"hardware.gpus={gpus}", f"hardware.parallel_trials={gpus}", "hardware.neighbour_check=false",
         f"search.trials={trials}", f"search.seed={seed}", f"search.proposer={proposer}", *settings,
     ]  # fmt: skip
-    parts = await assemble(open_study(path, wanted))
-    parts = replace(parts, trial_gpus=1)
-    try:
-        executor = SurfaceExecutor(parts, seed, folder)
-        result = await StudyRun(parts, parts.store, Counting(), executor).run()
-        return Played(result, executor, parts)
-    finally:
-        parts.close()
+    return replace(await assemble(open_study(path, wanted)), trial_gpus=1)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.assembly import assemble, executor_of
+from autotune.assembly import assemble
 from autotune.events import Event, StageStarted, TrialStarted
 from autotune.outcome import Broken, Measured, TrialRecord
+from autotune.places import executor_of
 from autotune.result import StudyResult
 from autotune.run import StudyRun
 from autotune.study import Study, open_study
@@ -40,7 +41,7 @@ def study_in(folder: Path, nodes: Nodes, *settings: str, places: int = 2) -> Stu
         [
             f"hardware.gpus={places}", f"hardware.parallel_trials={places}", "hardware.neighbour_check=false",
             f"hardware.cluster.address={nodes.address}", "hardware.cluster.place_timeout=60s", "confirm.rounds=0",
-            "search.trials=4", "search.experts=false", *settings,
+            "search.trials=4", "search.experts=false", "engine.simulate.speed=5", *settings,
         ],
     )  # fmt: skip
 
