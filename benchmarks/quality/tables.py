@@ -165,6 +165,8 @@ def started(runs: Sequence[Run]) -> str:
     """The same copies loaded into a running engine and started on."""
     head = ("noise", "seed", "how", "verdict", "KL", "perplexity", "agreement", "texts")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    if not any(run.started for run in runs):
+        return "not measured yet."
     for one in (run for run in runs if run.started):
         same = [run for run in runs if (run.size, run.round) == (one.size, one.round)]
         for run in sorted(same, key=lambda run: run.started):
@@ -281,7 +283,8 @@ def further(folder: Path) -> list[str]:
     if (folder / "memory.json").is_file():
         found = json.loads((folder / "memory.json").read_text("utf-8"))
         parts += [_MEMORY, _table(found["peaks"], _memory_cells, _MEMORY_HEAD)]
-        parts += [_BUCKETS, _table(found["buckets"], _bucket_cells, _BUCKETS_HEAD)]
+        if found["buckets"]:
+            parts += [_BUCKETS, _table(found["buckets"], _bucket_cells, _BUCKETS_HEAD)]
     return parts
 
 
