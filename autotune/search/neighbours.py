@@ -20,6 +20,8 @@ from autotune.search.paired import Gain, Ratio, compare
 Verdict: TypeAlias = Literal["open", "undisturbed", "disturbed"]
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 6
+FAULTS = 3
+"""So many measurements of one round that cannot be believed are a disturbance too."""
 ERROR = 0.05
 """Chance that one end of an interval misses the true ratio, over all objectives of a check."""
 _ROUNDS = 1000
@@ -117,6 +119,8 @@ def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, l
         failed = [one for one in beside if objectives.values(one) is None]
         if failed:
             return Disturbance(places, (), "disturbed", f"{head}: the baseline could not be measured beside others")
+    if _faults(records, Round(places, len(pairs))) >= FAULTS:
+        return Disturbance(places, (), "disturbed", f"{head}: measurements of the baseline break beside others")
     ratios = _ratios(pairs, objectives)
     if len(pairs) < LEAST_ROUNDS or not ratios:
         return Disturbance(places, ratios, "open", f"{head}: {len(pairs)} rounds measured")
@@ -129,6 +133,12 @@ def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, l
         verdict = "disturbed" if any(ratio.value < 1 - limit for ratio in ratios) else "undisturbed"
     words = "; ".join(map(str, ratios))
     return Disturbance(places, ratios, verdict, f"{head} are {verdict}: beside over alone {words}")
+
+
+def _faults(records: Sequence[TrialRecord], one: Round) -> int:
+    """Measurements of a round that cannot be believed, such as of a client that could not keep up."""
+    found = (r.outcome for r in records if r.proposal.ticket == one.ticket and r.proposal.origin == "beside")
+    return sum(isinstance(outcome, Broken) and outcome.cause == "invalid_measurement" for outcome in found)
 
 
 def _pair(records: Sequence[TrialRecord], one: Round) -> tuple[TrialRecord, tuple[TrialRecord, ...]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,19 @@ async def test_a_baseline_that_cannot_serve_beside_others_is_disturbed(tmp_path:
     await run_in(study_in(tmp_path, places=2), executor, told)
     assert told.checks == [(2, "disturbed")]
     assert executor.opened[-1] == 1
+
+
+async def test_measurements_that_cannot_be_believed_beside_others_end_the_check(tmp_path: Path) -> None:
+    class Starved(Pretended):
+        async def run(self, place: int, task: TrialTask) -> TrialRecord:
+            record = await super().run(place, task)
+            if task.proposal.ticket >= 0 and task.proposal.origin == "beside" and place == 1:
+                return replace(record, outcome=Broken("invalid_measurement", "the client could not keep up"))
+            return record
+
+    executor, told = Starved(), Told()
+    await run_in(study_in(tmp_path, "search.trials=2", "confirm.rounds=0", places=2), executor, told)
+    assert told.checks == [(2, "disturbed")] and executor.opened[-1] == 1
 
 
 async def test_the_last_trial_of_a_budget_that_breaks_is_run_again(tmp_path: Path) -> None:
