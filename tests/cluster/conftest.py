@@ -12,6 +12,7 @@ import pytest
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all of it on loopback
+    "RAY_raylet_start_wait_time_s": "120",
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",

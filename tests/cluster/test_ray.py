@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.assembly import assemble
+from autotune.engine.runs import START_VARIABLE
 from autotune.events import Event, StageStarted, TrialStarted
+from autotune.host.processes import environment_value, own_pids, start_ticks
 from autotune.outcome import Broken, Measured, TrialRecord
 from autotune.places import executor_of
 from autotune.result import StudyResult
 from autotune.run import StudyRun
 from autotune.study import Study, open_study
 from tests.cluster.conftest import Nodes
-from tests.desk import STUDY
+from tests.desk import STUDY, Desk, wait_for_event
 
 
 class Watching:
@@ -100,3 +105,27 @@ async def test_an_interruption_ends_the_engine_on_its_node(tmp_path: Path, nodes
     assert any(isinstance(event, TrialStarted) for event in watching.events)
     result = await run_in(study_in(tmp_path, nodes, "search.trials=1", places=1), Watching())
     assert [type(r.outcome) for r in result.records] == [Broken, Measured], "it goes on on the same cluster"
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_that_is_killed_leaves_no_engine(desk: Desk, nodes: Nodes) -> None:
+    nodes.add()
+    desk.write()
+    settings = ["hardware.gpus=1", f"hardware.cluster.address={nodes.address}", "load.window.requests=4000"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    process = desk.start("run", "tiny.yaml", "--json", *words)
+    wait_for_event(process, lambda event: event["event"] == "stage" and event["stage"] == "measure")
+    assert engines(), "an engine runs on the node"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 60
+    while (left := engines()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+
+
+def engines() -> list[int]:
+    """Engines of this test, wherever they were started."""
+    mark = os.environ["AUTOTUNE_TEST"]
+    ours = [pid for pid in own_pids() if environment_value(pid, "AUTOTUNE_TEST") == mark]
+    return [pid for pid in ours if environment_value(pid, START_VARIABLE) and start_ticks(pid) is not None]
