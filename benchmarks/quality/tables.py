@@ -242,6 +242,8 @@ _REPEATED = """
 
 Repeated runs of the whole gate, each round on an engine of its own start with noise drawn anew; all texts where the
 first ones did not decide. *Not passed* is failed or undecided: neither is recommended. The interval is Wilson's.
+KL over the tokens that both list is a lower bound: on weights that are destroyed (noise 2) it falls again, and
+perplexity tells.
 
 The last three columns are what a stored accuracy with a tolerance would have said. The first of them is counted in
 these runs: how often the accuracy on the {questions:,} next-token questions of the same texts (greedy, exact match)
