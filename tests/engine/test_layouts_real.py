@@ -43,7 +43,10 @@ confirm: {{rounds: 0}}
 """
 
 
-def test_two_ranks_as_tensor_and_as_data_parallel(cpu_vllm: CpuEngine, desk: Desk, tmp_path: Path) -> None:
+def test_two_ranks_as_tensor_and_as_data_parallel(
+    cpu_vllm: CpuEngine, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))  # a cache of torch's, made to stay
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("two ranks need two cores")

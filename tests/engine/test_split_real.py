@@ -7,6 +7,7 @@ what came of it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,9 @@ async def expert_parallel(cpu_vllm: CpuEngine, folder: Path) -> StartFailure | s
     """Expert parallel on two ranks of the CPU build: it comes up, and its workers die of the first request."""
     model = await asyncio.to_thread(tiny_moe, cpu_vllm, folder / "tiny-moe")
     engine = create_engine(study(model))
-    config = EngineConfig.of({**ARGS, "tensor_parallel_size": 2, "enable_expert_parallel": True})
+    cores = sorted(os.sched_getaffinity(0))
+    binding = {"VLLM_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}"}  # by itself it asks for a NUMA node a rank
+    config = EngineConfig.of({**ARGS, "tensor_parallel_size": 2, "enable_expert_parallel": True}, binding)
     started = await engine.start(config, Lease((), 0), folder=folder / "experts")
     if isinstance(started, StartFailure):
         return started
