@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.search.arms import ARMS
 from benchmarks.search.grounds import GROUNDS
-from benchmarks.search.targets import at, budget, select, targets, when
+from benchmarks.search.targets import at, budget, longest, select, targets, when
 
 Row = Mapping[str, object]
 HEAD = """# Searches compared
@@ -28,7 +28,8 @@ budgets, because some think for minutes: the column says how many.
   under the TTFT limit that was evaluated, over the best there is. *Regret*: what is lost against the best when one
   picks from the noisy measurements; 1 where the pick breaks the limit. *To 95 %*: plain trials' worth of GPU seconds
   until a configuration within 5 % of the best throughput was evaluated, and until 95 % of the optimal hypervolume
-  (`> n`: most studies did not get there within the budget of n).
+  (`> n`: most studies did not get there within the budget of n); read from the studies with the longest budget where
+  there are five or more.
 * "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model
   before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on today's layout.
 * `gp + warm` is Optuna's Gaussian process, which needs the extra `gp`.
@@ -83,6 +84,7 @@ def _mean(rows: Sequence[Row], key: str) -> float:
 
 
 def _reached(rows: Sequence[Row], key: str) -> str:
+    rows = longest(rows)
     median, count = when(rows, key)
     share = f"{count} of {len(rows)}"
     return f"{median:.0f} ({share})" if math.isfinite(median) else f"> {budget(rows):.0f} ({share})"

@@ -14,6 +14,8 @@ Row = Mapping[str, object]
 OURS, WARM, GRID = "auto", "random + warm", "vLLM auto_tune grid"
 CHECKS = Path(__file__).with_name("checks.json")
 """Overhead and false claims, measured by `python -m benchmarks.search.checks`."""
+FEW = 5
+"""So many studies with a longer budget are enough to read times from them alone."""
 
 
 def targets(rows: Sequence[Row]) -> str:
@@ -30,6 +32,13 @@ def at(rows: Sequence[Row], key: str, index: int) -> list[float]:
     """A column at one horizon, of the rows whose budget reaches it."""
     found = [row[key] for row in rows]
     return [float(values[index]) for values in found if isinstance(values, Sequence) and len(values) > index]
+
+
+def longest(rows: Sequence[Row]) -> list[Row]:
+    """The studies with the longest budget where there are at least five of them, else all."""
+    most = max((float(str(row["plain"])) for row in rows), default=0.0)
+    long = [row for row in rows if float(str(row["plain"])) == most]
+    return long if len(long) >= FEW else list(rows)
 
 
 def when(rows: Sequence[Row], key: str) -> tuple[float, int]:
@@ -91,7 +100,7 @@ def _times(rows: Sequence[Row]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, ground in GROUNDS.items():
-        ours, warm, grid = (select(rows, name, arm) for arm in (OURS, WARM, GRID))
+        ours, warm, grid = (longest(select(rows, name, arm)) for arm in (OURS, WARM, GRID))
         if not ours or not warm:
             continue
         for key, goal in (("reached", "throughput"), ("covered", "hypervolume")):
@@ -104,8 +113,7 @@ def _times(rows: Sequence[Row]) -> list[str]:
                 f"{_ratio(mine, theirs)} | {_ratio(mine, gridded)} | {verdict} |"
             )
     note = (
-        "\nThe grid ends after its eleven configurations and never arrives; its bound is the budget that the random "
-        "arm had. *Start* means that a setting of the warm start is already within 5 %: then every warm arm arrives "
+        "\nThe grid ends after some eleven configurations; *never*: none of them is good enough. *Start* means that a setting of the warm start is already within 5 %: then every warm arm arrives "
         "with it, and no search can be three times faster. *Open*: most studies of `auto` did not arrive, but their "
         "budget ended before a third of warm random's.\n"
     )
@@ -113,12 +121,12 @@ def _times(rows: Sequence[Row]) -> list[str]:
 
 
 def _bound(rows: Sequence[Row], key: str) -> tuple[float, bool]:
-    """The median time, or the budget and False where it was not reached."""
+    """The median time, or the budget and False where it was not reached; infinite where nothing was left to try."""
     median, _ = when(rows, key)
     if math.isfinite(median):
         return median, True
-    # A grid that is exhausted would not arrive in any budget.
-    return max(budget(rows), 1e-9), False
+    exhausted = all(str(row["arm"]) == GRID for row in rows)
+    return (math.inf if exhausted else budget(rows)), False
 
 
 def _met(mine: tuple[float, bool], theirs: tuple[float, bool], grid: tuple[float, bool]) -> str:
@@ -130,11 +138,13 @@ def _met(mine: tuple[float, bool], theirs: tuple[float, bool], grid: tuple[float
 
 
 def _text(found: tuple[float, bool]) -> str:
+    if math.isinf(found[0]):
+        return "never"
     return f"{found[0]:.0f}" if found[1] else f"> {found[0]:.0f}"
 
 
 def _ratio(mine: tuple[float, bool], theirs: tuple[float, bool]) -> str:
-    if not mine[1]:
+    if not mine[1] or math.isinf(theirs[0]):
         return "–"
     return f"{'' if theirs[1] else '< '}{mine[0] / theirs[0]:.2f}"
 
