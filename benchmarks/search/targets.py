@@ -113,7 +113,8 @@ def _times(rows: Sequence[Row]) -> list[str]:
                 f"{_ratio(mine, theirs)} | {_ratio(mine, gridded)} | {verdict} |"
             )
     note = (
-        "\nThe grid ends after some eleven configurations; *never*: none of them is good enough. *Start* means that a setting of the warm start is already within 5 %: then every warm arm arrives "
+        "\nThe grid ends after some eleven configurations; *never*: none of them is good enough. *Start* means that a "
+        "setting of the warm start is already within 5 %: then every warm arm arrives "
         "with it, and no search can be three times faster. *Open*: most studies of `auto` did not arrive, but their "
         "budget ended before a third of warm random's.\n"
     )
