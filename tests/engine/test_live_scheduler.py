@@ -87,6 +87,9 @@ async def test_limits_are_in_force_held_capped_and_taken_back(cpu_vllm: CpuEngin
     try:
         (limits,) = kept.made
         assert limits.in_force() == InForce(0, 0, 0, 0), "nothing was asked for yet"
+        said = dict(running.resolved.values)
+        assert said.keys() >= NAMES, "where a start leaves a limit open, this is what may not be exceeded"
+        assert (said["max_num_seqs"], said["max_num_batched_tokens"]) == (SEQS, TOKENS)
         as_started = await side_by_side(running)
         assert 2 < as_started.running <= REQUESTS
 
