@@ -39,14 +39,15 @@ class Layout:
 
     @property
     def args(self) -> dict[str, FrozenValue]:
-        """vLLM's arguments; None (not given) where the value is vLLM's default."""
+        """vLLM's arguments; None (not given) where a size is vLLM's default. EPLB and the backend only where set."""
+        more: dict[str, FrozenValue] = {"enable_eplb": True} if self.balanced else {}
+        more |= {"all2all_backend": self.all_to_all} if self.all_to_all else {}
         return {
             "tensor_parallel_size": self.tensor if self.tensor > 1 else None,
             "data_parallel_size": self.data if self.data > 1 else None,
             "pipeline_parallel_size": self.pipeline if self.pipeline > 1 else None,
             "enable_expert_parallel": True if self.expert else None,
-            "enable_eplb": True if self.balanced else None,
-            "all2all_backend": self.all_to_all or None,
+            **more,
         }
 
     @property

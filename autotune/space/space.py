@@ -132,7 +132,7 @@ class SearchSpace:
         for name, value in self.canonical(point).items():
             parameter = self.by_name[name]
             if parameter.kind == "layout":
-                args.update(Layout.parse(str(value)).args)
+                args.update(dict.fromkeys(self._comes_with(parameter)) | Layout.parse(str(value)).args)
             elif parameter.env:
                 env.update({} if value is None else {name: _variable(value)})
             else:
@@ -189,8 +189,17 @@ class SearchSpace:
             value = point.get(parameter.name)
             scope[parameter.name] = value
             if parameter.kind == "layout" and isinstance(value, str):
-                scope.update(Layout.parse(value).facts)
+                own = _EXTRAS - self._comes_with(parameter)
+                scope.update({key: fact for key, fact in Layout.parse(value).facts.items() if key not in own})
         return active, scope
+
+    def _comes_with(self, parameter: Parameter) -> frozenset[str]:
+        """Arguments beside the sizes that a layout settles: those that one of its values sets, and no other parameter.
+
+        Elsewhere they are what the baseline or a parameter of their own says.
+        """
+        named = frozenset(name for value in parameter.values for name in Layout.parse(str(value)).args)
+        return (named & _EXTRAS) - self.by_name.keys()
 
     @cached_property
     def order(self) -> tuple[Parameter, ...]:
@@ -220,7 +229,9 @@ class SearchSpace:
 
     def _read(self, parameter: Parameter, config: EngineConfig) -> FrozenValue:
         if parameter.kind == "layout":
-            return str(Layout.of(config))
+            settled = self._comes_with(parameter)
+            kept = tuple(item for item in config.args if item[0] not in _EXTRAS - settled)
+            return str(Layout.of(EngineConfig(kept, config.env)))
         if parameter.env:
             text = dict(config.env).get(parameter.name)
             return next((v for v in parameter.values if (None if v is None else _variable(v)) == text), text)
@@ -239,7 +250,8 @@ class SearchSpace:
 
 
 _LAYOUT = frozenset({"tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"})
-"""What settles a layout. EPLB and the all-to-all backend come with it, and may also be parameters of their own."""
+_EXTRAS = frozenset({"enable_eplb", "all2all_backend"})
+"""May come with a layout, and may be parameters of their own."""
 
 
 def _provided(parameters: Iterable[Parameter]) -> set[str]:

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import SpecError
+from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.layout import Layout, layouts
-from autotune.spec.study import LayoutSpec
+from autotune.spec.study import LayoutSpec, SpaceSpec
 
 SIZES = st.integers(min_value=1, max_value=64)
 LAYOUTS = st.builds(Layout, tensor=SIZES, data=SIZES, pipeline=SIZES, expert=st.booleans())
@@ -113,3 +114,22 @@ def test_balancing_and_transport_are_tried_only_where_experts_are_spread() -> No
     }  # fmt: skip
     plain = {str(layout) for layout in layouts(LayoutSpec(), 2, facts)}
     assert plain == {"tp1-dp1", "tp1-dp2", "tp2-dp1", "tp1-dp2-ep", "tp2-dp1-ep"}
+
+
+def test_a_space_with_settings_of_its_own_for_experts_keeps_them_apart_from_the_layout() -> None:
+    """As in the shipped space: EPLB and the backend are parameters there, and the layout leaves them alone."""
+    facts = SpaceContext(gpus=2, model={"num_attention_heads": 32, "num_experts": 128, "moe_intermediate_size": 768})
+    own = {"layout": {"layout": {}}, "enable_eplb": {"switch": True, "when": "enable_expert_parallel"}}
+    space = load_space(SpaceSpec.model_validate({"parameters": own}), facts)
+    for eplb in (False, True):
+        point = {"layout": "tp2-dp1-ep", "enable_eplb": eplb}
+        config = space.config(point, EngineConfig())
+        assert config.get("enable_eplb") is eplb
+        assert space.point_of(config) == point
+    together = {"layout": {"layout": {"expert_balancing": [False, True]}}, "max_num_seqs": {"ladder": [8, 64]}}
+    space = load_space(SpaceSpec.model_validate({"parameters": together}), facts)
+    balanced = EngineConfig.of({"enable_eplb": True, "all2all_backend": "deepep_low_latency"})
+    plain = space.config({"layout": "tp2-dp1-ep", "max_num_seqs": 8}, balanced)
+    assert plain.get("enable_eplb") is None, "the layout says so"
+    assert plain.get("all2all_backend") == "deepep_low_latency", "the layout says nothing of it"
+    assert space.point_of(plain) == {"layout": "tp2-dp1-ep", "max_num_seqs": 8}
