@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from autotune.assembly import assemble
+from autotune.errors import EnvironmentFault
 from autotune.events import Event, NeighboursChecked
-from autotune.executor import TrialTask
+from autotune.executor import NO_PLACE, NODE_LOST, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, TrialRecord
 from autotune.result import StudyResult
 from autotune.run import StudyRun
@@ -180,3 +181,37 @@ async def test_the_same_seed_gives_the_same_study_where_trials_end_in_the_same_o
         result = await run_in(study_in(tmp_path / name, "confirm.rounds=0"), Pretended())
         hashes.append([record.config.hash for record in result.records])
     assert hashes[0] == hashes[1]
+
+
+class Shrinking(Pretended):
+    """Nodes go away: at some places nothing can be placed any more, at others a node is lost now and then."""
+
+    def __init__(self, gone: set[int]) -> None:
+        super().__init__()
+        self.gone = gone
+
+    async def run(self, place: int, task: TrialTask) -> TrialRecord:
+        record = await super().run(place, task)
+        if task.number >= 1 and place in self.gone:
+            return replace(record, outcome=Broken(NO_PLACE, "no node is free"))
+        if task.number in (2, 4, 5, 7):
+            return replace(record, outcome=Broken(NODE_LOST, "the node is gone"))
+        return record
+
+
+async def test_lost_nodes_cost_their_trials_and_a_lost_place_is_given_up(tmp_path: Path) -> None:
+    study = study_in(tmp_path, "hardware.neighbour_check=false", "confirm.rounds=0", places=4)
+    result = await run_in(study, Shrinking({3}))
+    measured_ones = [r for r in result.records if isinstance(r.outcome, Measured)]
+    assert len(measured_ones) == len({r.config.hash for r in measured_ones}) == 10
+    assert not any(r.proposal.origin == "sentinel" for r in result.records), "no doubt of the machine"
+    given_up = [r for r in result.records if isinstance(r.outcome, Broken) and r.outcome.cause == NO_PLACE]
+    assert [r.place for r in given_up] == [3]
+
+
+async def test_without_a_place_the_study_stops_and_goes_on_later(tmp_path: Path) -> None:
+    study = study_in(tmp_path, "hardware.neighbour_check=false", "confirm.rounds=0", places=2)
+    with pytest.raises(EnvironmentFault, match="no place is left: no node is free"):
+        await run_in(study, Shrinking({0, 1}))
+    result = await run_in(study, Pretended())
+    assert sum(isinstance(r.outcome, Measured) for r in result.records) == 10
