@@ -74,6 +74,7 @@ class _Judged:
     record: weakref.ref[TrialRecord]
     values: tuple[float, ...] | None
     constraints: tuple[float, ...]
+    rank: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class Objectives:
         known = self._known.get(id(record))
         if known is None or known.record() is not record:
             values = self._values(record)
-            known = _Judged(weakref.ref(record), values, self._constraints(record, values))
+            constraints = self._constraints(record, values)
+            known = _Judged(weakref.ref(record), values, constraints, self._rank(values, constraints))
             self._known[id(record)] = known
         return known
 
@@ -162,11 +164,11 @@ class Objectives:
 
     def rank(self, record: TrialRecord) -> tuple[float, ...]:
         """Sorts records from best to worst: total violation, then the objectives in their order."""
-        values = self.values(record)
-        violation = sum(max(value, 0.0) for value in self.constraints(record))
-        if values is None:
-            return (math.inf, violation)
-        return (0.0 if self.feasible(record) else violation, *self.losses(values))
+        return self._judged(record).rank
+
+    def _rank(self, values: tuple[float, ...] | None, constraints: tuple[float, ...]) -> tuple[float, ...]:
+        violation = sum(max(value, 0.0) for value in constraints)
+        return (math.inf, violation) if values is None else (violation, *self.losses(values))
 
     def losses(self, values: Sequence[float]) -> tuple[float, ...]:
         """Values as losses on their natural scale: smaller is better for every objective."""
