@@ -58,7 +58,7 @@ class PlainView:
         self._objectives = objectives
         self._baseline = baseline
         self._out = out or sys.stdout
-        self._stage: tuple[int, str] | None = None
+        self._stages: dict[int, str] = {}
 
     def notify(self, event: Event) -> None:
         for line in self._lines(event):
@@ -77,11 +77,12 @@ class PlainView:
                 changes = changes_text(event.proposal.config, self._baseline)
                 return [f"trial {event.number} ({event.proposal.origin}{expected}): {changes}"]
             case StageStarted():
-                if (event.number, event.stage) == self._stage:
+                if self._stages.get(event.number) == event.stage:
                     return []
-                self._stage = (event.number, event.stage)
+                self._stages[event.number] = event.stage
                 return [f"trial {event.number}: {event.stage}"]
             case TrialFinished(record=record):
+                self._stages.pop(record.number, None)
                 again = "; it will be repeated" if event.retried else ""
                 took = duration_text(record.seconds)
                 figures = figures_text(record, self._objectives)

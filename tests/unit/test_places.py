@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from autotune.assembly import assemble
+from autotune.cli.views import PlainView
 from autotune.errors import EnvironmentFault
-from autotune.events import Event, NeighboursChecked
+from autotune.events import Event, NeighboursChecked, StageStarted
 from autotune.executor import NO_PLACE, NODE_LOST, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, TrialRecord
 from autotune.result import StudyResult
 from autotune.run import StudyRun
+from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
-from autotune.testing.toy import measured
+from autotune.testing.toy import OBJECTIVES, measured
 from tests.desk import STUDY
 
 Slower = Callable[[TrialTask, int], float]
@@ -215,3 +218,12 @@ async def test_without_a_place_the_study_stops_and_goes_on_later(tmp_path: Path)
         await run_in(study, Shrinking({0, 1}))
     result = await run_in(study, Pretended())
     assert sum(isinstance(r.outcome, Measured) for r in result.records) == 10
+
+
+def test_plain_lines_say_each_stage_of_each_trial_once() -> None:
+    out = io.StringIO()
+    view = PlainView(OBJECTIVES, EngineConfig(), out)
+    for detail in ("1 of 9", "2 of 9", "3 of 9"):
+        for number in (4, 5):
+            view.notify(StageStarted(number, "measure", detail))
+    assert [line[9:] for line in out.getvalue().splitlines()] == ["trial 4: measure", "trial 5: measure"]
