@@ -7,7 +7,6 @@ from typing import Protocol
 
 from autotune.outcome import Proposal, TrialRecord
 
-
 NODE_LOST = "node_lost"
 """Cause of a trial whose node went away: it is queued again, and says nothing about machine or configuration."""
 NO_PLACE = "no_place"

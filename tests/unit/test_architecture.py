@@ -28,7 +28,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "signal": ("engine/", "simulator/", "cli/run.py", "load/client.py"),
     "multiprocessing": ("load/", "engine/"),
     "ray": ("cluster/",),
-    "ray": ("cluster/",),
     "pynvml": ("host/", "load/telemetry.py"),
     "vllm": (),
     "torch": (),
