@@ -74,13 +74,7 @@ class StudyFinished:
 
 
 Event: TypeAlias = (
-    StudyStarted
-    | NeighboursChecked
-    | TrialStarted
-    | StageStarted
-    | TrialFinished
-    | ConfirmationStarted
-    | StudyFinished
+    StudyStarted | NeighboursChecked | TrialStarted | StageStarted | TrialFinished | ConfirmationStarted | StudyFinished
 )
 
 

@@ -93,8 +93,8 @@ class Proposal:
     Attributes:
         config: complete configuration of the trial (fixed arguments, baseline or point of the space).
         point: values of the space's parameters; empty for a baseline outside the space.
-        origin: `baseline`, `expert`, `sampler`, `mutation`, `warm`, `retry`, `sentinel`, `alone`, `beside`, `confirm` or
-            `minimise`.
+        origin: `baseline`, `expert`, `sampler`, `mutation`, `warm`, `retry`, `sentinel`, `alone`, `beside`,
+            `confirm` or `minimise`.
         note: where an expert setting comes from, what was mutated.
         ticket: number that the proposer recognises when it is told the outcome; -1 where it needs none.
     """
