@@ -57,13 +57,12 @@ async def test_an_unguarded_script_is_not_run_again(tmp_path):
 
 async def test_a_terminals_interrupt_reaches_no_client_process():
     """Ctrl-C is sent to the whole group; a process that is still starting would print a traceback."""
-    running = set(psutil.Process().children())  # other tests keep a client process
-    began = asyncio.create_task(LoadClient(1).__aenter__())
+    client = LoadClient(1)
+    began = asyncio.create_task(client.__aenter__())
     await asyncio.sleep(0)
-    started = set(psutil.Process().children()) - running
-    (child,) = (found for found in started if "spawn_main" in " ".join(found.cmdline()))
+    child = psutil.Process(client._processes[0].process.pid)
     child.send_signal(signal.SIGINT)
-    client = await began
+    await began
     try:
         assert child.is_running()
     finally:
