@@ -13,6 +13,7 @@ from autotune.engine.failure_values import Advice, DecidingLine, Failure
 from autotune.engine.prometheus import by_engine, summed
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure, StopReport
 from autotune.engine.routing import RunningRouter
+from autotune.engine.watchdog import GENERATED
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.topology import Member, trial_name
 
@@ -32,16 +33,24 @@ class RunningSplit:
         config: of the trial.
         members: the engines, prefill engines first.
         router: before them.
+        hands_on: a prefill engine passes its KV cache on; the one token that it writes for a prompt is nobody's answer.
         give_back: called once when nothing of them is left.
     """
 
     def __init__(
-        self, config: EngineConfig, members: Sequence[Started], router: RunningRouter, give_back: Callable[[], None]
+        self,
+        config: EngineConfig,
+        members: Sequence[Started],
+        router: RunningRouter,
+        give_back: Callable[[], None],
+        *,
+        hands_on: bool = False,
     ) -> None:
         self._config = config
         self.members = tuple(members)
         self.router = router
         self._give_back = give_back
+        self._hands_on = hands_on
         self._report: StopReport | None = None
         self._stopping = False
         self._lock = asyncio.Lock()
@@ -104,12 +113,22 @@ class RunningSplit:
         return (*(pid for item in self.members for pid in item.engine.processes()), *self.router.processes())
 
     async def metrics(self) -> dict[str, float]:
-        """Sums over all engines, and each engine's own figures under its name (see `prometheus.by_engine`)."""
+        """Sums over all engines, and each engine's own figures under its name (see `prometheus.by_engine`).
+
+        The sum of generated tokens is what clients get.
+        """
         found = await asyncio.gather(*(item.engine.metrics() for item in self.members))
         if not all(found):
             return {}
         names = [item.member.name for item in self.members]
-        return summed(found) | by_engine(dict(zip(names, found, strict=True)))
+        total = summed(found)
+        if self._hands_on and GENERATED in total:
+            total[GENERATED] -= sum(
+                values.get(GENERATED, 0.0)
+                for item, values in zip(self.members, found, strict=True)
+                if item.member.role == "prefill"
+            )
+        return total | by_engine(dict(zip(names, found, strict=True)))
 
     async def reset_caches(self) -> bool:
         return await self.router.reset_caches()

@@ -93,7 +93,8 @@ class SplitEngine:
             await asyncio.to_thread(_give_back, book, ports)
             return replace(found, seconds=time.monotonic() - began)
         members, router = found
-        return RunningSplit(config, members, router, lambda: _give_back(book, ports))
+        hands_on = self.topology.transfer == "nixl"
+        return RunningSplit(config, members, router, lambda: _give_back(book, ports), hands_on=hands_on)
 
     def _starts(
         self, plan: SplitPlan, lease: Lease, book: LeaseBook, ports: list[int]
