@@ -38,8 +38,8 @@ test: lint
 	@$(PY) -m autotune.engine.cpu_setup || [ $$? -eq 3 ]
 	@echo "Unit and contract tests, two at a time"
 	@$(VENV)/bin/pytest -q -m "not gpu" -n 2 --dist loadfile tests/unit tests/contract $(PYTEST_ARGS)
-	@echo "The whole command line on the simulator, and scripted faults"
-	@$(VENV)/bin/pytest -q -m "not gpu" tests/e2e tests/faults tests/cluster $(PYTEST_ARGS)
+	@echo "The whole command line on the simulator, and scripted faults, two at a time"
+	@$(VENV)/bin/pytest -q -m "not gpu" -n 2 --dist loadfile tests/e2e tests/faults tests/cluster $(PYTEST_ARGS)
 	@echo "The real vLLM on the CPU"
 	@$(VENV)/bin/pytest -q -m "not gpu" tests/engine $(PYTEST_ARGS)
 
