@@ -13,12 +13,12 @@ INSTALL := $(PY) -m pip install -qq --disable-pip-version-check
 NETWORK := { echo "The installation failed (see above). Check the network and pip's settings (pip config list), then run the same command again." >&2; exit 2; }
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint engine lock clean
+.PHONY: help run demo test test-all lint engine lock clean
 
 help:
 	@echo "make run    tune a real vLLM on this machine's CPU with a small model (needs about 4 GB of disk)"
 	@echo "make demo   the same on a simulated engine, within a minute of the installation"
-	@echo "make test   lint, types, and all tests, those on the real vLLM included"
+	@echo "make test   lint, types, and tests, those on the real vLLM included; test-all: the longest too"
 	@echo "make lint   ruff and mypy only"
 	@echo "make engine prepare the real vLLM and the model only"
 	@echo "make lock   renew the locks in requirements/ (UPGRADE=--upgrade takes newer releases)"
@@ -37,11 +37,15 @@ engine: $(CORE)
 test: lint
 	@$(PY) -m autotune.engine.cpu_setup || [ $$? -eq 3 ]
 	@echo "Unit and contract tests, two at a time"
-	@$(VENV)/bin/pytest -q -m "not gpu" -n 2 --dist loadfile tests/unit tests/contract $(PYTEST_ARGS)
+	@$(VENV)/bin/pytest -q -m "not gpu and not long" -n 2 --dist loadfile tests/unit tests/contract $(PYTEST_ARGS)
 	@echo "The whole command line on the simulator, and scripted faults, two at a time"
-	@$(VENV)/bin/pytest -q -m "not gpu" -n 2 --dist loadfile tests/e2e tests/faults tests/cluster $(PYTEST_ARGS)
+	@$(VENV)/bin/pytest -q -m "not gpu and not long" -n 2 --dist loadfile tests/e2e tests/faults tests/cluster $(PYTEST_ARGS)
 	@echo "The real vLLM on the CPU"
-	@$(VENV)/bin/pytest -q -m "not gpu" tests/engine $(PYTEST_ARGS)
+	@$(VENV)/bin/pytest -q -m "not gpu and not long" tests/engine $(PYTEST_ARGS)
+
+test-all: test
+	@echo "What takes minutes on the real vLLM"
+	@$(VENV)/bin/pytest -q -m "long and not gpu" tests/engine $(PYTEST_ARGS)
 
 lint: $(DEV)
 	@$(VENV)/bin/ruff check .

@@ -21,7 +21,7 @@ from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.study import open_study
 from tests.desk import Desk
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.slow]
+pytestmark = [pytest.mark.real_engine, pytest.mark.long]
 
 HOSTILE = Path(__file__).parents[1] / "data" / "hostile"
 KV = 268_435_456

@@ -12,7 +12,7 @@ from autotune.outcome import Measured
 from tests.desk import Desk
 from tests.engine.tiny_models import tiny_llama
 
-pytestmark = pytest.mark.real_engine
+pytestmark = [pytest.mark.real_engine, pytest.mark.long]
 
 STUDY = """\
 name: layouts

@@ -15,7 +15,7 @@ from autotune.search.objectives import searched
 from tests.damaged_variant import check_never_recommended
 from tests.desk import Desk
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.slow]
+pytestmark = [pytest.mark.real_engine, pytest.mark.long]
 
 DAMAGE, OWN, WRONG = "hf_overrides.rope_parameters.rope_theta", 100_000, 500
 """A wrong RoPE base beside the model's own: the engine starts, serves as fast as ever, and answers worse."""
