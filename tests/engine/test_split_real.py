@@ -28,7 +28,7 @@ from autotune.space.config import EngineConfig
 from autotune.spec.study import LoadSpec, StudySpec
 from tests.engine.tiny_models import tiny_llama, tiny_moe
 
-pytestmark = pytest.mark.real_engine
+pytestmark = [pytest.mark.real_engine, pytest.mark.long]
 
 ARGS = {
     "max_model_len": 1024,

@@ -162,8 +162,15 @@ async def test_a_stopped_process_is_ended(tmp_path: Path, victim: str, monkeypat
 async def test_stopped_engine_is_a_hang(tmp_path: Path) -> None:
     running = await start(tmp_path, "hang_under_load:2")
     client = EngineClient(running.url, running.api_key)
-    requests = [asyncio.ensure_future(client.probe(running.served_model, 30)) for _ in range(3)]
+    hangs = asyncio.Event()
+
+    async def ask() -> None:
+        while not hangs.is_set():  # it hangs once two are answered at the same time
+            await client.probe(running.served_model, 30)
+
+    requests = [asyncio.ensure_future(ask()) for _ in range(3)]
     failure = await asyncio.wait_for(wait_for_hang(running, 1.0, every=0.2), 15)
+    hangs.set()
     assert failure.failure_class is FailureClass.STALL
     assert (await running.stop()).leftovers == ()
     await asyncio.gather(*requests)
