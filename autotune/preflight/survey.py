@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from autotune.preflight.study import StudyPreflight
-from autotune.space.config import EngineConfig, FrozenValue
-from autotune.space.space import Point, SearchSpace
+from autotune.space.config import EngineConfig
+from autotune.space.points import drawn_points, every_point
+from autotune.space.space import SearchSpace
 
 MOST_POINTS = 4000
 """Spaces up to this size are counted, larger ones sampled."""
@@ -82,7 +81,7 @@ def survey(
     causes: Counter[str] = Counter()
     words: dict[str, tuple[str, str]] = {}
     ruled_out = admitted = 0
-    for point in _draw(space, seed) if sampled else _every(space):
+    for point in drawn_points(space, seed, MOST_POINTS) if sampled else every_point(space):
         config = space.config(point, base)
         if config.hash in seen:
             continue
@@ -100,16 +99,3 @@ def survey(
         words.setdefault(cause, (outcome.reason, outcome.advice[0].text if outcome.advice else ""))
     refused = tuple(RefusedGroup(cause, count, *words[cause]) for cause, count in causes.most_common())
     return Survey(space.size, len(seen), sampled, ruled_out, refused, admitted, len(groups))
-
-
-def _every(space: SearchSpace) -> Iterator[Point]:
-    names = [parameter.name for parameter in space.parameters]
-    for values in itertools.product(*(parameter.values for parameter in space.parameters)):
-        yield space.canonical(dict(zip(names, values, strict=True)))
-
-
-def _draw(space: SearchSpace, seed: int) -> Iterator[Point]:
-    rng = random.Random(seed)
-    for _ in range(MOST_POINTS):
-        point: dict[str, FrozenValue] = {parameter.name: rng.choice(parameter.values) for parameter in space.parameters}
-        yield space.canonical(point)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +14,7 @@ from autotune.errors import StoreError
 from autotune.outcome import Infeasible, TrialRecord
 from autotune.search.screen import Tried
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.points import drawn_points, every_point
 from autotune.space.space import Point, SearchSpace
 
 ACCOUNT = ("account", "space")
@@ -126,7 +125,7 @@ def account_of(
     first: dict[str, RefusedPoint] = {}
     listed: list[RefusedPoint] = []
     seen: set[str] = set()
-    for point in _draw(space, seed) if space.size > MOST_POINTS else _every(space):
+    for point in drawn_points(space, seed, MOST_POINTS) if space.size > MOST_POINTS else every_point(space):
         config = space.config(point, base)
         if config.hash in seen:
             continue
@@ -197,16 +196,3 @@ def _refusal(
     if found is None:
         return None
     return RefusedPoint(key, found.cause, found.reason, found.advice[0].text if found.advice else "")
-
-
-def _every(space: SearchSpace) -> Iterator[Point]:
-    names = [parameter.name for parameter in space.parameters]
-    for values in itertools.product(*(parameter.values for parameter in space.parameters)):
-        yield space.canonical(dict(zip(names, values, strict=True)))
-
-
-def _draw(space: SearchSpace, seed: int) -> Iterator[Point]:
-    rng = random.Random(seed)
-    for _ in range(MOST_POINTS):
-        drawn: dict[str, FrozenValue] = {parameter.name: rng.choice(parameter.values) for parameter in space.parameters}
-        yield space.canonical(drawn)
