@@ -1,16 +1,20 @@
 """Seconds from proposal to the first token, for plain and fast starts of the same configuration, in one run.
 
-    python -m benchmarks.starts.starts STUDY --rounds 2 --modes plain,fork,standby --out starts.json
+    python -m benchmarks.starts.starts STUDY --rounds 3 --modes plain,fork,standby --cold --out starts.json
 
 Modes: `plain` is `vllm serve` as anybody would start it; `fork` forks the engine process instead of importing vLLM
 again (one GPU); `standby` also hands the command line to an interpreter that has imported vLLM before. The rounds take
 the modes in turn. Every start is proven to serve, is stopped, and its resolved configuration is taken from the log.
+
+With `--cold` every mode has caches of its own that are empty in round 0 (vLLM's, Inductor's and Triton's) and are
+kept after it, so round 0 is a first start and the later ones are warm. `--keep` keeps the logs of all starts.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import re
 import statistics
@@ -46,10 +50,19 @@ class Start:
     resolved: str
 
 
-async def measure(study: Study, mode: str, number: int, folder: Path, standby: Standby | None) -> Start:
+def own_caches(mode: str, scratch: Path) -> dict[str, str]:
+    """Variables that give a mode caches of its own, and say no more than where they are."""
+    caches = {"VLLM_CACHE_ROOT": str(scratch / f"{mode}-vllm"), "TRITON_HOME": str(scratch / f"{mode}-triton")}
+    return caches | {"TORCHINDUCTOR_CACHE_DIR": str(scratch / f"{mode}-inductor")}
+
+
+async def measure(
+    study: Study, mode: str, number: int, folder: Path, standby: Standby | None, caches: dict[str, str]
+) -> Start:
     """Start, take the time, stop."""
     made = frame(study, read_gpus())
-    fast = study.spec.engine.model_copy(update={"fast_start": mode != "plain", "live": False})
+    env = {**study.spec.engine.env, **caches}
+    fast = study.spec.engine.model_copy(update={"fast_start": mode != "plain", "live": False, "env": env})
     spec: StudySpec = study.spec.model_copy(update={"engine": fast})
     engine = create_engine(spec, standby=standby, base=study.path.parent)
     gpus = 0 if spec.engine.python == "cpu" else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
@@ -70,23 +83,34 @@ async def measure(study: Study, mode: str, number: int, folder: Path, standby: S
     return Start(mode, number, seconds, phases, used, OWN.sub("", found.group(1)) if found else "")
 
 
-async def run(study: Study, modes: list[str], rounds: int, out: Path | None) -> list[Start]:
+async def run(
+    study: Study, modes: list[str], rounds: int, *, cold: bool, scratch: Path, out: Path | None
+) -> list[Start]:
     """All starts, interleaved; what is there is written after each, so that an interruption loses nothing."""
     starts: list[Start] = []
     standby = Standby(STOP_GRACE)
-    with tempfile.TemporaryDirectory(prefix="starts-") as scratch:
-        try:
-            for number in range(rounds):
-                for mode in modes:
-                    folder = Path(scratch) / f"{mode}-{number}"
-                    start = await measure(study, mode, number, folder, standby if mode == "standby" else None)
-                    starts.append(start)
-                    print(f"{mode:8} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
-                    if out is not None:
-                        out.write_text(json.dumps([asdict(item) for item in starts], indent=1))
-        finally:
-            await standby.close()
+    try:
+        for number in range(rounds):
+            for mode in modes:
+                folder = scratch / f"{mode}-{number}"
+                caches = own_caches(mode, scratch) if cold else {}
+                waiting = standby if mode == "standby" else None
+                start = await measure(study, mode, number, folder, waiting, caches)
+                starts.append(start)
+                print(f"{mode:8} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
+                if out is not None:
+                    out.write_text(json.dumps([asdict(item) for item in starts], indent=1))
+    finally:
+        await standby.close()
     return starts
+
+
+def tables(starts: list[Start], *, cold: bool) -> str:
+    """A table of all starts; with `cold` one of the first starts and one of the others."""
+    if not cold:
+        return table(starts)
+    parts = (("cold", [start for start in starts if start.round == 0]), ("warm", [s for s in starts if s.round > 0]))
+    return "\n\n".join(f"{name}\n\n{table(part)}" for name, part in parts if part)
 
 
 def table(starts: list[Start]) -> str:
@@ -110,10 +134,17 @@ def main() -> None:
     parser.add_argument("study", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--modes", default="plain,fork,standby")
+    parser.add_argument("--cold", action="store_true", help="caches of its own for each mode, empty at first")
+    parser.add_argument("--keep", type=Path, help="folder for logs and caches; deleted at the end without it")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    starts = asyncio.run(run(open_study(arguments.study), arguments.modes.split(","), arguments.rounds, arguments.out))
-    print(table(starts))
+    study, modes = open_study(arguments.study), arguments.modes.split(",")
+    with contextlib.ExitStack() as stack:
+        scratch = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starts-")))
+        starts = asyncio.run(
+            run(study, modes, arguments.rounds, cold=arguments.cold, scratch=scratch, out=arguments.out)
+        )
+    print(tables(starts, cold=arguments.cold))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer i
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -37,9 +38,12 @@ def prepare() -> None:
     """Import everything; a module that is missing costs nothing but time later."""
     # The other way to ask whether there is a GPU opens the driver, and a forked child could then not use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    gc.disable()  # millions of objects come, and all stay
     for name in MODULES:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    gc.enable()
+    gc.freeze()  # vLLM collects several times while it starts; what was imported need not be looked at each time
 
 
 def can_be_forked() -> bool:
