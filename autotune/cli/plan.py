@@ -27,6 +27,7 @@ from autotune.preflight.rules import Refusal, warnings
 from autotune.preflight.study import StudyPreflight
 from autotune.preflight.survey import Survey, survey
 from autotune.report.wording import duration_text
+from autotune.search.neighbours import LEAST_ROUNDS, MOST_ROUNDS
 from autotune.search.restart import CostModel
 from autotune.space.arguments import bundled_table
 from autotune.space.catalogue import space_candidates
@@ -91,7 +92,9 @@ def make_plan(study: Study, host: GpuHost) -> StudyPlan:
         warnings=warnings(baseline, bundled_table()),
         survey=survey(space, made.base, preflight, live, seed=spec.search.seed),
         live=tuple(sorted(live & space.by_name.keys())),
-        expense=expense(spec, _seconds(study), gpus=gpu_count, live=bool(live & space.by_name.keys())),
+        expense=expense(
+            spec, _seconds(study), gpus=gpu_count, live=bool(live & space.by_name.keys()), rounds=LEAST_ROUNDS
+        ),
         host=() if spec.engine.kind in ("simulated", "endpoint") else check_host(read_host(), ranks=gpus),
         layouts=_layouts(study, made),
         by_name=made.facts is not None and model_facts(spec) is None,
@@ -210,7 +213,7 @@ def _print_expense(made: StudyPlan, console: Console) -> None:
     cost = made.expense
     parts = cost.per_trial
     live = f"; changed live: {', '.join(made.live)}" if made.live else ""
-    limit = f", cut at {duration_text(cost.limit)}" if cost.limit is not None and cost.limit < cost.seconds else ""
+    limit = f"; its search ends after {duration_text(cost.limit)}" if cost.limit is not None and cost.cut else ""
     console.print(Text("\ncost", style="bold"))
     lines = [
         f"{cost.trials} trials and {cost.confirmations} starts of the confirmation{live}",
@@ -218,6 +221,11 @@ def _print_expense(made: StudyPlan, console: Console) -> None:
         f"({parts.source})",
         f"expected: {duration_text(cost.seconds)}{limit}",
     ]
+    if cost.neighbours:
+        lines.append(
+            f"of it {duration_text(cost.neighbours)} to see whether trials disturb each other: the baseline alone and "
+            f"beside the others, {LEAST_ROUNDS} to {MOST_ROUNDS} rounds; again with half as many places where they do"
+        )
     if made.preflight.gpu is None or not made.preflight.gpu.cpu:
         simulated = " (simulated)" if made.study.spec.engine.kind == "simulated" else ""
         lines.append(f"GPU hours: {cost.gpu_hours:.2f}{simulated}")
@@ -260,6 +268,7 @@ def plan_json(made: StudyPlan) -> dict[str, object]:
             "trials": cost.trials,
             "confirmations": cost.confirmations,
             "seconds": cost.seconds,
+            "neighbour_check_seconds": cost.neighbours,
             "limit_seconds": cost.limit,
             "gpu_hours": cost.gpu_hours,
             "source": cost.per_trial.source,

@@ -38,27 +38,42 @@ class Expense:
     Attributes:
         trials: measured configurations, the baseline included.
         confirmations: fresh starts of the confirmation.
-        seconds: of the clock, limits of the study not counted in.
-        limit: what the study allows, seconds; None without a limit.
-        gpus: of all trials that run at once (1 where it runs without GPUs).
+        searching: seconds until the search ends, its limits not counted in.
+        neighbours: of those, the check that trials at the same time do not disturb each other, if the first one passes.
+        confirming: seconds of the confirmation, which no limit of the search cuts.
+        limit: what the study allows the search, seconds; None without a limit.
+        gpus: of one trial (1 where it runs without GPUs).
+        places: trials at the same time; the confirmation runs alone.
         per_trial: what it was made of.
     """
 
     trials: int
     confirmations: int
-    seconds: float
+    searching: float
+    neighbours: float
+    confirming: float
     limit: float | None
     gpus: int
+    places: int
     per_trial: TrialSeconds
 
     @property
-    def bounded(self) -> float:
-        """Seconds with the limit."""
-        return min(self.seconds, self.limit) if self.limit is not None else self.seconds
+    def cut(self) -> bool:
+        """Whether the limit ends the search before its trials do."""
+        return self.limit is not None and self.limit < self.searching
+
+    @property
+    def seconds(self) -> float:
+        """Of the clock, with the limit."""
+        return self._search + self.confirming
 
     @property
     def gpu_hours(self) -> float:
-        return self.bounded * self.gpus / 3600
+        return (self._search * self.places + self.confirming) * self.gpus / 3600
+
+    @property
+    def _search(self) -> float:
+        return self.limit if self.limit is not None and self.cut else self.searching
 
 
 def prior_seconds(spec: StudySpec) -> TrialSeconds:
@@ -76,7 +91,7 @@ def prior_seconds(spec: StudySpec) -> TrialSeconds:
     return TrialSeconds(start / speed, compile_s / speed, 2.0 / speed, measure / speed + quality, "usual figures")
 
 
-def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool) -> Expense:
+def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool, rounds: int) -> Expense:
     """What the study will cost.
 
     Args:
@@ -84,6 +99,7 @@ def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool) ->
         seconds: of a trial's parts.
         gpus: of one trial; 0 without GPUs.
         live: the engine changes settings without a restart.
+        rounds: that a check of neighbours takes at least.
     """
     trials = spec.search.trials + 1
     confirmations = spec.confirm.rounds * (spec.confirm.finalists + 1)
@@ -92,9 +108,18 @@ def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool) ->
     usual = _LIVE_SHARE * seconds.live + (1 - _LIVE_SHARE) * start if live else start
     parallel = spec.hardware.parallel_trials
     search = (trials + sentinels) * (usual + seconds.measure) / parallel
-    total = search + confirmations * (seconds.start + seconds.measure)
+    check = neighbour_seconds(spec, seconds, rounds)
+    confirming = confirmations * (seconds.start + seconds.measure)
     limits = [spec.search.wall_clock] if spec.search.wall_clock is not None else []
-    used = max(gpus, 1) * parallel
+    mine = max(gpus, 1)
     if spec.search.gpu_hours is not None:
-        limits.append(spec.search.gpu_hours * 3600 / used)
-    return Expense(trials, confirmations, total, min(limits, default=None), used, seconds)
+        limits.append(spec.search.gpu_hours * 3600 / (mine * parallel))
+    limit = min(limits, default=None)
+    return Expense(trials, confirmations, check + search, check, confirming, limit, mine, parallel, seconds)
+
+
+def neighbour_seconds(spec: StudySpec, seconds: TrialSeconds, rounds: int) -> float:
+    """The engines start at all places at once; then every round measures the baseline alone and beside the others."""
+    if spec.hardware.parallel_trials == 1 or not spec.hardware.neighbour_check:
+        return 0.0
+    return seconds.start + (1 + 2 * rounds) * seconds.measure

@@ -107,12 +107,41 @@ def test_hours_follow_from_trials_starts_and_windows() -> None:
         "search": {"trials": 10, "sentinel_every": 0, "gpu_hours": 1}, "confirm": {"rounds": 0},
         "quality": {"enabled": False},
     })  # fmt: skip
-    restarted = expense(spec, prior_seconds(spec), gpus=4, live=False)
-    live = expense(spec, prior_seconds(spec), gpus=4, live=True)
-    assert restarted.seconds == pytest.approx(11 * (75 + 22.5 + 2 * (60 + 18)))
-    assert live.seconds < restarted.seconds
-    assert restarted.bounded == 900  # one GPU hour of four GPUs
+    restarted = expense(spec, prior_seconds(spec), gpus=4, live=False, rounds=3)
+    live = expense(spec, prior_seconds(spec), gpus=4, live=True, rounds=3)
+    assert restarted.searching == pytest.approx(11 * (75 + 22.5 + 2 * (60 + 18)))
+    assert live.searching < restarted.searching
+    assert restarted.seconds == 900  # one GPU hour of four GPUs
     assert restarted.gpu_hours == pytest.approx(1)
+    assert restarted.neighbours == 0
+
+
+def test_a_limit_of_the_search_does_not_cut_the_confirmation_which_runs_alone() -> None:
+    spec = StudySpec.model_validate({
+        "name": "s", "model": "m", "hardware": {"gpus": 8, "parallel_trials": 4, "neighbour_check": False},
+        "search": {"wall_clock": "1h", "trials": 500}, "confirm": {"rounds": 3, "finalists": 1},
+    })  # fmt: skip
+    seconds = prior_seconds(spec)
+    found = expense(spec, seconds, gpus=2, live=False, rounds=3)
+    confirming = 6 * (seconds.start + seconds.measure)
+    assert found.seconds == pytest.approx(3600 + confirming)
+    assert found.gpu_hours == pytest.approx((3600 * 8 + confirming * 2) / 3600)
+
+
+def test_the_check_of_neighbours_is_part_of_the_hours() -> None:
+    body = {"name": "s", "model": "m", "load": {"levels": [8]}, "quality": {"enabled": False}}
+    hardware = {"gpus": 4, "parallel_trials": 4}
+    checked, unchecked = (
+        expense(spec, prior_seconds(spec), gpus=1, live=False, rounds=3)
+        for spec in (
+            StudySpec.model_validate({**body, "hardware": {**hardware, "neighbour_check": check}})
+            for check in (True, False)
+        )
+    )
+    measure = prior_seconds(StudySpec.model_validate(body)).measure
+    assert checked.neighbours == pytest.approx(75 + 7 * measure), "all start once; three rounds of two windows"
+    assert checked.seconds - unchecked.seconds == pytest.approx(checked.neighbours)
+    assert unchecked.neighbours == 0
 
 
 @pytest.mark.parametrize(
