@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.engine import verdicts
 from autotune.engine.client import EngineClient, model_ids, tokens_in
 from autotune.engine.failure_values import Failure
-from autotune.engine.protocol import Lease, Phase, Resolved, RunningEngine, StartFailure, StopReport
+from autotune.engine.protocol import Lease, OnPhase, Phase, Resolved, RunningEngine, StartFailure, StopReport
 from autotune.errors import SpecError
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.spec.study import StudySpec
@@ -44,12 +44,7 @@ class EndpointEngine:
         return frozenset()
 
     async def start(
-        self,
-        config: EngineConfig,
-        lease: Lease,
-        *,
-        folder: Path,
-        on_phase: Callable[[str], None] | None = None,
+        self, config: EngineConfig, lease: Lease, *, folder: Path, on_phase: OnPhase | None = None
     ) -> RunningEngine | StartFailure:
         """Wait until the server answers a probe request. `config` cannot be applied: it only says what is believed."""
         began = time.monotonic()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from autotune.engine.failures import Failure, FailureClass, FailureContext, Watcher, classify
-from autotune.engine.protocol import Phase
+from autotune.engine.protocol import OnPhase, Phase
 from autotune.engine.stages import Stage
 from autotune.engine.startlog import StartLog
 
@@ -34,9 +33,7 @@ class LogFollower:
         context: what the caller knows beside the log.
     """
 
-    def __init__(
-        self, path: Path, on_phase: Callable[[str], None] | None = None, context: FailureContext | None = None
-    ) -> None:
+    def __init__(self, path: Path, on_phase: OnPhase | None = None, context: FailureContext | None = None) -> None:
         self.path = path
         self._on_phase = on_phase
         self._offset = 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.engine.protocol import Engine, Lease, RunningEngine, StartFailure, StopReport
+from autotune.engine.protocol import Engine, Lease, OnPhase, RunningEngine, StartFailure, StopReport
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.defaults import live_defaults, lowers
 
@@ -70,7 +69,7 @@ class EngineKeeper:
         *,
         folder: Path,
         fresh: bool = False,
-        on_phase: Callable[[str], None] | None = None,
+        on_phase: OnPhase | None = None,
     ) -> Obtained | StartFailure:
         """An engine that runs `config`. `fresh` insists on a new process."""
         running = self._running if not fresh and self.can_serve(config) else None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from autotune.engine.gpumemory import GpuWatch, gpu_watch
 from autotune.engine.hostevidence import HostWatch, KernelLog, Kmsg
 from autotune.engine.listeners import LOOPBACK, PortHold
 from autotune.engine.live import LiveFactory, LiveLimits, LiveStart
-from autotune.engine.protocol import EngineContext, Lease, RunningEngine, StartFailure
+from autotune.engine.protocol import EngineContext, Lease, OnPhase, RunningEngine, StartFailure
 from autotune.engine.readiness import Limits, Readiness
 from autotune.engine.recipe import Command, Identity, Recipe
 from autotune.engine.running import RunningProcess, learn
@@ -64,12 +64,7 @@ class ProcessEngine:
         return self.live_names
 
     async def start(
-        self,
-        config: EngineConfig,
-        lease: Lease,
-        *,
-        folder: Path,
-        on_phase: Callable[[str], None] | None = None,
+        self, config: EngineConfig, lease: Lease, *, folder: Path, on_phase: OnPhase | None = None
     ) -> RunningEngine | StartFailure:
         """See `Engine.start`."""
         began = time.monotonic()
@@ -103,7 +98,7 @@ class ProcessEngine:
         lease: Lease,
         hold: PortHold,
         log: Path,
-        on_phase: Callable[[str], None] | None,
+        on_phase: OnPhase | None,
     ) -> RunningEngine | StartFailure:
         began = time.monotonic()
         limits = self.live.prepare(log.parent) if self.live is not None else None

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from autotune.engine.failure_values import Failure
 from autotune.space.config import EngineConfig, FrozenValue
+
+OnPhase: TypeAlias = Callable[[str], None]
+"""Called with the name of each stage of a start as it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +144,7 @@ class Engine(Protocol):
         """Names that `reconfigure` may change without a restart."""
 
     async def start(
-        self,
-        config: EngineConfig,
-        lease: Lease,
-        *,
-        folder: Path,
-        on_phase: Callable[[str], None] | None = None,
+        self, config: EngineConfig, lease: Lease, *, folder: Path, on_phase: OnPhase | None = None
     ) -> RunningEngine | StartFailure:
         """Start the engine for `config` and wait until it has answered a probe request.
 
@@ -154,7 +152,7 @@ class Engine(Protocol):
             config: complete configuration, fixed arguments included.
             lease: GPUs and port.
             folder: the trial's folder, for `engine.log`.
-            on_phase: called with the name of each stage as it begins.
+            on_phase: hears of the stages.
 
         Raises:
             EnvironmentFault: the host cannot start anything at all.

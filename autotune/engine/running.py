@@ -19,6 +19,7 @@ from autotune.engine.live import LiveLimits
 from autotune.engine.protocol import Phase, Resolved, StopReport
 from autotune.engine.recipe import Identity, Recipe
 from autotune.engine.resolved import resolve
+from autotune.engine.stopping import StopOnce
 from autotune.engine.supervised import SupervisedJob
 from autotune.host.processes import command_line, process_name, start_ticks
 from autotune.space.config import EngineConfig, FrozenValue
@@ -61,8 +62,7 @@ class RunningProcess:
         self._host = host
         self._failure: Failure | None = None
         self._stopping = False
-        self._report: StopReport | None = None
-        self._lock = asyncio.Lock()
+        self._end = StopOnce(self._stop)
         self._vital = vital_processes(job.processes())
         self._task = asyncio.create_task(self._watch())
 
@@ -121,16 +121,8 @@ class RunningProcess:
         return reply.status == 200
 
     async def stop(self) -> StopReport:
-        """See `RunningEngine.stop`. Runs to its end also where the caller is cancelled meanwhile."""
-        async with self._lock:
-            if self._report is None:
-                ending = asyncio.ensure_future(self._stop())
-                try:
-                    self._report = await asyncio.shield(ending)
-                except asyncio.CancelledError:
-                    self._report = await ending
-                    raise
-            return self._report
+        """See `RunningEngine.stop`."""
+        return await self._end()
 
     async def _stop(self) -> StopReport:
         began = time.monotonic()

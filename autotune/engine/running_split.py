@@ -13,6 +13,7 @@ from autotune.engine.failure_values import Advice, DecidingLine, Failure
 from autotune.engine.prometheus import by_engine, summed
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure, StopReport
 from autotune.engine.routing import RunningRouter
+from autotune.engine.stopping import StopOnce
 from autotune.engine.watchdog import GENERATED
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.topology import Member, trial_name
@@ -51,9 +52,8 @@ class RunningSplit:
         self.router = router
         self._give_back = give_back
         self._hands_on = hands_on
-        self._report: StopReport | None = None
+        self._end = StopOnce(self._stop)
         self._stopping = False
-        self._lock = asyncio.Lock()
         self._shown: Path | None = None
         self._show(self.log)
 
@@ -138,16 +138,8 @@ class RunningSplit:
         return False
 
     async def stop(self) -> StopReport:
-        """See `RunningEngine.stop`. Runs to its end also where the caller is cancelled meanwhile."""
-        async with self._lock:
-            if self._report is None:
-                ending = asyncio.ensure_future(self._stop())
-                try:
-                    self._report = await asyncio.shield(ending)
-                except asyncio.CancelledError:
-                    self._report = await ending
-                    raise
-            return self._report
+        """See `RunningEngine.stop`."""
+        return await self._end()
 
     async def _stop(self) -> StopReport:
         began = time.monotonic()

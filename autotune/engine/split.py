@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from autotune.engine.cpushare import binding
 from autotune.engine.dispatching import RouterSettings
 from autotune.engine.listeners import PortHold
 from autotune.engine.process import ProcessEngine
-from autotune.engine.protocol import Lease, RunningEngine, StartFailure
+from autotune.engine.protocol import Lease, OnPhase, RunningEngine, StartFailure
 from autotune.engine.routing import RunningRouter, place_of, start_router
 from autotune.engine.running_split import RunningSplit, Started, in_trial_words, show_log
 from autotune.host.leases import LeaseBook
@@ -59,12 +59,7 @@ class SplitEngine:
         return split_plan(config, slots, transfer=self.topology.transfer, on_cpu=self.on_cpu)
 
     async def start(
-        self,
-        config: EngineConfig,
-        lease: Lease,
-        *,
-        folder: Path,
-        on_phase: Callable[[str], None] | None = None,
+        self, config: EngineConfig, lease: Lease, *, folder: Path, on_phase: OnPhase | None = None
     ) -> RunningEngine | StartFailure:
         """See `Engine.start`."""
         began = time.monotonic()
@@ -128,7 +123,7 @@ class SplitEngine:
         starts: Sequence[tuple[Member, EngineConfig, Lease]],
         front: Lease,
         folder: Path,
-        on_phase: Callable[[str], None] | None,
+        on_phase: OnPhase | None,
     ) -> tuple[tuple[Started, ...], RunningRouter] | StartFailure:
         """All engines at once, then the router; the first failure ends all others."""
         engine = replace(self.engine, served_model=f"t-{secrets.token_hex(6)}", standby=None, live=None)
@@ -198,7 +193,7 @@ def _running(task: asyncio.Task[RunningEngine | StartFailure]) -> RunningEngine:
     return result
 
 
-def _named(name: str, on_phase: Callable[[str], None] | None) -> Callable[[str], None] | None:
+def _named(name: str, on_phase: OnPhase | None) -> OnPhase | None:
     return None if on_phase is None else lambda phase: on_phase(f"{name}: {phase}")
 
 
