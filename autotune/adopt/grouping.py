@@ -92,6 +92,9 @@ def _group(words: list[Word], table: ArgumentTable) -> Group:
     if _is_opposite(tokens[0], table) or _unknown(tokens[0], left):
         taken = words[:1] if "=" in tokens[0] or _was_switch(tokens[0]) else words[:2]
         return Group(tuple(taken), False, _guess(taken))
+    said = _word_behind_switch(tokens, table)
+    if said is not None:
+        return Group(tuple(words[:2]), False, said)
     used = len(words)
     while used > 1:
         shorter, _ = parse_argv(tokens[: used - 1], table)
@@ -105,6 +108,15 @@ def _is_opposite(token: str, table: ArgumentTable) -> bool:
     """`--disable-x` for `--enable-x`, which vLLM takes from 0.33 on."""
     flag = token.partition("=")[0].replace("_", "-")
     return flag.startswith("--disable-") and flag not in table.by_flag and parse_version(table.version) < (0, 33)
+
+
+def _word_behind_switch(tokens: Sequence[str], table: ArgumentTable) -> tuple[tuple[str, FrozenValue], ...] | None:
+    """What `--switch true` is meant to say, which argparse does not take; None for anything else."""
+    argument = table.by_beginning(tokens[0].replace("_", "-"))
+    if argument is None or argument.kind not in ("switch", "true") or len(tokens) < 2:
+        return None
+    value = {"true": True, "false": False}.get(tokens[1].lower())
+    return None if value is None else ((argument.name, value),)
 
 
 def _was_switch(flag: str) -> bool:
@@ -122,11 +134,21 @@ def _guess(words: Sequence[Word]) -> tuple[tuple[str, FrozenValue], ...]:
     flag, equals, joined = words[0].plain.partition("=")
     name = flag.lstrip("-").replace("-", "_")
     text = joined if equals else (words[1].plain if len(words) > 1 else None)
+    if flag.startswith("-O"):
+        return _compilation(words[0].plain, text)
     if text is None:
         if name.startswith("no_"):
             return ((name[3:], False),)
         return ((name, True),)
     return ((name, plain_value(text)),)
+
+
+def _compilation(token: str, text: str | None) -> tuple[tuple[str, FrozenValue], ...]:
+    """`-O.key=value`, `-O {...}`: how earlier versions took the compilation's settings."""
+    key = token[2:].partition("=")[0]
+    words = [f"-cc{key}", text or ""] if key.startswith(".") else ["-cc", text if key == "" else token[2:].lstrip("=")]
+    config, _ = parse_argv([word for word in words if word is not None])
+    return config.args or (("compilation_config", True),)
 
 
 def plain_value(text: str) -> FrozenValue:

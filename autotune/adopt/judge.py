@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -116,10 +117,22 @@ def _head(group: Group, table: ArgumentTable) -> str:
 def _lost(group: Group, table: ArgumentTable, found: _Gathered) -> None:
     """A flag that this vLLM does not take: carried over where it has a new name, named in any case."""
     name, value = group.args[0]
-    moved = _carry(name, value, table, found, written=group.flag)
-    names = tuple(key for key, _ in moved)
+    if all(table.knows(key) for key, _ in group.args):
+        found.args.update(group.args)
+        found.unknown.append(_misspelt(group, table))
+        names = tuple(key for key, _ in group.args)
+    else:
+        names = tuple(key for key, _ in _carry(name, value, table, found, written=group.flag))
     if names:
         found.places.append(Place(names[0].partition(".")[0], name, names, group.words))
+
+
+def _misspelt(group: Group, table: ArgumentTable) -> Unknown:
+    """An argument that exists, written in a way that this parser does not take."""
+    correct = " ".join(shlex.join(to_argv(EngineConfig(args=group.args), table)).splitlines())
+    written = group.words[0].plain.partition("=")[0]
+    what = "has no" if group.flag.startswith("-O") else "takes no value behind"
+    return Unknown(written, f"vLLM {table.version} {what} {written}", f"Write {correct}.")
 
 
 def _carry(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from autotune.adopt.shell_state import ShellState, Value
 from autotune.adopt.shell_syntax import Command, Literal, Token, read_commands
@@ -18,7 +19,8 @@ from autotune.adopt.words import Word
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_SKIPPED = frozenset({"do", "done", "{", "}", "time", "!", "esac"})
+_SKIPPED = frozenset({"do", "done", "time", "!"})
+_TESTS = frozenset({"[", "[[", "test"})
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,17 @@ class ScriptReading:
 
 @dataclass
 class _Branch:
-    """One `if` that is open. `runs` is None where the condition could not be decided."""
+    """One `if`, `case` or `{` that is open.
+
+    Attributes:
+        runs: what is read now would be executed; None where the condition could not be decided.
+        taken: an earlier part of it was.
+        subject: of a `case`, None where it is not known.
+    """
 
     runs: bool | None
     taken: bool
+    subject: str | None = None
 
 
 def read_script(
@@ -84,7 +93,8 @@ class _Interpreter:
     def __init__(self, state: ShellState) -> None:
         self.state, self.reading = state, ScriptReading()
         self.branches: list[_Branch] = []
-        self.cases = 0
+        self.succeeded: bool | None = True
+        self.tested = False
 
     def run(self, commands: list[Command]) -> ScriptReading:
         index = 0
@@ -98,7 +108,7 @@ class _Interpreter:
         states = [branch.runs for branch in self.branches]
         if False in states:
             return False
-        return None if None in states or self.cases else True
+        return None if None in states else True
 
     def _step(self, commands: list[Command], index: int) -> int:
         """Read one command; the index of the next one."""
@@ -108,30 +118,92 @@ class _Interpreter:
             return self._condition(commands, index, first=word == "if")
         if word == "else":
             self._otherwise()
-        elif word == "fi":
+        elif word == "{":
+            linked = self._linked(command.before)
+            self.branches.append(_Branch(linked, bool(linked)))
+        elif word in ("fi", "esac", "}"):
             if self.branches:
                 self.branches.pop()
         elif word == "case":
-            self.cases += 1
-            return index + 1
-        elif word == "esac":
-            self.cases = max(0, self.cases - 1)
+            return self._case(commands, index)
         elif word in ("for", "while", "until", "function"):
             return index + 1
-        rest = _without(command, word) if word in ("then", "else", "fi", *_SKIPPED) else command
-        if rest.tokens and rest is not command:
-            return self._inner(rest, commands, index)
-        if rest.tokens:
-            self._simple(rest)
+        rest = command
+        if word in ("then", "else", "fi", "esac", "{", "}", *_SKIPPED):
+            rest = _without(command, word)
+            if rest.tokens and rest.tokens[0].plain in ("if", "elif", "fi", "case", "for", "while", "{", "}"):
+                commands[index] = rest
+                return index
+        if command.before == ";;" and self.branches and word not in ("esac", "}"):
+            return self._pattern(commands, index)
+        return self._linked_step(rest, commands, index) if rest.tokens else index + 1
+
+    def _linked_step(self, command: Command, commands: list[Command], index: int) -> int:
+        """A command that may hang on the one before it by `&&` or `||`; the index of the next one."""
+        linked = self._linked(command.before)
+        if command.tokens[0].plain in _TESTS:
+            tests = [command]
+            while command.tokens[0].plain == "[[" and not _closes(tests[-1]) and index + 1 < len(commands):
+                index += 1
+                tests.append(commands[index])
+            if linked is not False and self._runs is not False:
+                result = self._decided(tests)
+                self.succeeded, self.tested = result if linked else None, True
+            return index + 1
+        self.branches.append(_Branch(linked, bool(linked)))
+        self._simple(command)
+        self.branches.pop()
+        if linked is not False:
+            self.succeeded, self.tested = linked, linked is None
         return index + 1
 
-    def _inner(self, rest: Command, commands: list[Command], index: int) -> int:
-        """What stands on the same line behind a keyword."""
-        if rest.tokens[0].plain in ("if", "elif", "fi", "case", "for", "while"):
+    def _linked(self, before: str) -> bool | None:
+        """Whether a command runs after the one in front of it; a command that is no test is taken to succeed."""
+        if before == "&&":
+            return self.succeeded
+        if before == "||":
+            return not self.succeeded if self.tested and self.succeeded is not None else None
+        return True
+
+    def _decided(self, tests: list[Command]) -> bool | None:
+        result, names = decide(tests, self.state)
+        self.reading.conditions += [name for name in names if name not in self.reading.conditions]
+        return result
+
+    def _case(self, commands: list[Command], index: int) -> int:
+        """`case WORD in`, with the first pattern behind `in` or on the next line."""
+        tokens = commands[index].tokens
+        value = self.state.text(tokens[1].segments) if len(tokens) > 1 else Value(unknown=True)
+        self.reading.conditions += [name for name in value.missing if name not in self.reading.conditions]
+        known = not value.unknown and value.certain and not value.doubts
+        subject = ("" if value.missing else value.text.text) if known else None
+        self.branches.append(_Branch(False, False, subject))
+        if len(tokens) > 3:
+            rest = Command(tokens[3:], ";;", commands[index].documents, commands[index].output)
             commands[index] = rest
-            return index
-        self._simple(rest)
-        return index + 1
+            return self._pattern(commands, index)
+        return self._pattern(commands, index + 1)
+
+    def _pattern(self, commands: list[Command], index: int) -> int:
+        """`one|other)`: whether what stands behind it runs."""
+        patterns: list[Token] = []
+        while index < len(commands) and (not patterns or commands[index].before == "|"):
+            if commands[index].tokens[0].plain == "esac":
+                return index
+            patterns += commands[index].tokens
+            index += 1
+        branch = self.branches[-1]
+        texts = [self.state.text(token.segments) for token in patterns]
+        if branch.taken:
+            branch.runs = False
+        elif any(text.text.text == "*" for text in texts):
+            branch.runs = True if branch.runs is not None else None
+        elif branch.subject is None or any(text.unknown or text.missing for text in texts):
+            branch.runs = None
+        else:
+            branch.runs = any(fnmatchcase(branch.subject, text.text.text) for text in texts)
+        branch.taken = branch.runs is True
+        return index
 
     def _condition(self, commands: list[Command], index: int, *, first: bool) -> int:
         tests = [_without(commands[index], commands[index].tokens[0].plain)]
@@ -139,8 +211,7 @@ class _Interpreter:
         while index < len(commands) and commands[index].tokens[0].plain != "then":
             tests.append(commands[index])
             index += 1
-        result, names = decide(tests, self.state)
-        self.reading.conditions += [name for name in names if name not in self.reading.conditions]
+        result = self._decided(tests)
         if first:
             self.branches.append(_Branch(result, bool(result)))
         elif self.branches:
@@ -201,11 +272,13 @@ class _Interpreter:
                 return Value(elements=(*before.elements, *added), certain=before.certain)
             return Value(elements=elements, certain=certain)
         value = self.state.text(_behind(token, length))
-        text = value.text
-        if sign == "+=" and before is not None and before.elements is None:
-            text = joined([before.text, text])
-            return Value(text, (*before.missing, *value.missing), before.unknown or value.unknown, certain=certain)
-        return Value(text, value.missing, value.unknown, certain=certain)
+        if before is not None and before.elements is None:
+            if sign == "+=":
+                return _appended(before, value, certain=certain)
+            start = len(before.text)
+            if not certain and start and value.text.text.startswith(before.text.text):  # A="$A more"
+                return replace(value, doubts=(*before.doubts, (start, len(value.text))), certain=before.certain)
+        return replace(value, certain=value.certain and certain)
 
     def _keep_document(self, command: Command) -> None:
         """`cat > file <<EOF`, `tee file <<EOF`."""
@@ -238,6 +311,21 @@ def _without(command: Command, word: str) -> Command:
     """The command without the keyword in front."""
     tokens = command.tokens[1:] if command.tokens[0].plain == word else command.tokens
     return Command(tokens, command.before, command.documents, command.output)
+
+
+def _appended(before: Value, value: Value, *, certain: bool) -> Value:
+    """`NAME+=text`: only what was added is doubtful where the condition is."""
+    start, end = len(before.text), len(before.text) + len(value.text)
+    added = tuple((start + first, start + last) for first, last in value.doubts)
+    doubts = added if certain and value.certain else ((start, end),)
+    return Value(
+        joined([before.text, value.text]), (*before.missing, *value.missing), before.unknown or value.unknown,
+        certain=before.certain, doubts=(*before.doubts, *doubts),
+    )  # fmt: skip
+
+
+def _closes(command: Command) -> bool:
+    return any(token.plain == "]]" for token in command.tokens)
 
 
 def _doubted(word: Word) -> Word:

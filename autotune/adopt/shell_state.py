@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.adopt.shell_syntax import Literal, Opaque, Parameter, Segment, Token
 from autotune.adopt.traced import Traced, joined, split
 from autotune.adopt.words import Word
+from autotune.errors import SpecError
+from autotune.space.expression import parse_expression
+
+_ARITHMETIC = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
+_DOLLAR = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_WHOLE = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a variable holds: text, or the words of an array."""
+    """What a variable holds: text, or the words of an array.
+
+    `doubts` are parts of the text, from and to, that are only there under a condition that could not be decided.
+    """
 
     text: Traced = field(default_factory=Traced)
     missing: tuple[str, ...] = ()
     unknown: bool = False
     elements: tuple[Word, ...] | None = None
     certain: bool = True
+    doubts: tuple[tuple[int, int], ...] = ()
+
+    def doubtful(self, start: int, end: int) -> bool:
+        """Whether a part of the text may not be there."""
+        return not self.certain or any(first < end and start < last for first, last in self.doubts)
 
 
 @dataclass
@@ -56,19 +71,23 @@ class ShellState:
         parts: list[Traced] = []
         missing: list[str] = []
         unknown, certain = False, True
+        doubts: list[tuple[int, int]] = []
         for segment in segments:
+            length = sum(map(len, parts))
             if isinstance(segment, Literal):
                 parts.append(segment.text)
             elif isinstance(segment, Opaque):
-                parts.append(segment.raw)
-                unknown = True
+                computed = self._computed(segment)
+                parts.append(computed or segment.raw)
+                unknown = unknown or computed is None
             else:
                 value = self.value(segment)
                 texts = [value.text] if value.elements is None else [word.text for word in value.elements]
                 parts.append(joined(_spaced(texts)))
                 missing += value.missing
                 unknown, certain = unknown or value.unknown, certain and value.certain
-        return Value(joined(parts), tuple(missing), unknown, certain=certain)
+                doubts += [(length + start, length + end) for start, end in value.doubts]
+        return Value(joined(parts), tuple(missing), unknown, certain=certain, doubts=tuple(doubts))
 
     def value(self, parameter: Parameter) -> Value:
         """What a parameter stands for; its own source where that is not known."""
@@ -82,17 +101,42 @@ class ShellState:
         if kind == "+":
             return Value() if empty else self.text(parameter.operand)
         if empty and kind in ("-", "="):
-            return self.text(parameter.operand)
+            return self._default(parameter, assign=kind == "=")
         if known is None:
             return Value(parameter.raw, missing=(parameter.name,))
         return known
+
+    def _default(self, parameter: Parameter, *, assign: bool) -> Value:
+        """The word behind `:-` or `:=`; where that is not known, the variable itself is what could be given."""
+        value = self.text(parameter.operand)
+        if value.unknown:
+            value = replace(value, missing=(*value.missing, parameter.name))
+        if assign:
+            self.values[parameter.name] = value
+        return value
+
+    def _computed(self, opaque: Opaque) -> Traced | None:
+        """`$((...))` of whole numbers that are known; None for anything else."""
+        inner = _ARITHMETIC.fullmatch(opaque.raw.text)
+        if inner is None:
+            return None
+        try:
+            expression = parse_expression(_DOLLAR.sub(r"\1", inner.group(1)).strip())
+            known = {name: self.values[name].text.text for name in expression.names if name in self.values}
+            names = {name: int(text) for name, text in known.items() if _WHOLE.fullmatch(text)}
+            result = expression.evaluate(names) if names.keys() == expression.names else None
+        except SpecError:
+            return None
+        whole = isinstance(result, int | float) and not isinstance(result, bool) and result == int(result)
+        return Traced.made(str(int(result))) if whole and isinstance(result, int | float) else None
 
     def _add(self, segment: Segment, builder: _Builder) -> None:
         if isinstance(segment, Literal):
             builder.literal(segment)
         elif isinstance(segment, Opaque):
-            builder.unknown = True
-            builder.append(segment.raw)
+            computed = self._computed(segment)
+            builder.unknown = builder.unknown or computed is None
+            builder.append(computed or segment.raw)
         else:
             value = self.value(segment)
             if value.elements is not None:
@@ -124,19 +168,23 @@ class _Builder:
 
     def value(self, value: Value, *, quoted: bool, name: str) -> None:
         self.missing += value.missing
-        self.unknown, self.certain = self.unknown or value.unknown, self.certain and value.certain
+        self.unknown = self.unknown or value.unknown
         if not value.missing:
             self.via = self.via or name
         if quoted or value.missing or value.unknown:
+            self.certain = self.certain and not value.doubtful(0, len(value.text))
             self.append(value.text)
             self.given = True
             return
-        pieces = split(value.text)
         if value.text.text[:1].isspace():
             self._flush()
-        for index, piece in enumerate(pieces):
+        start = 0
+        for index, piece in enumerate(split(value.text)):
             if index:
                 self._flush(via=name)
+            start = value.text.text.index(piece.text, start)
+            self.certain = self.certain and not value.doubtful(start, start + len(piece))
+            start += len(piece)
             self.append(piece)
         if value.text.text[-1:].isspace():
             self._flush(via=name)
@@ -159,7 +207,7 @@ class _Builder:
         start, end = self.token.source.at(0), self.token.source.at(len(self.token.source))
         row = (text, start, end, self.via or via, tuple(self.missing), self.unknown, self.certain)
         self.words.append(Word(*row))
-        self.parts, self.given = [], False
+        self.parts, self.given, self.certain = [], False, True
 
     def finish(self) -> list[Word]:
         self._flush()

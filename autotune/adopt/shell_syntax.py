@@ -130,7 +130,8 @@ class _Reader:
             sign = self._separator()
             if sign:
                 done.append((current, before))
-                before, current = sign, _Open()
+                # The end of a branch of `case` counts for what comes next, on whichever line.
+                before, current = (sign if current.tokens or before != ";;" else before), _Open()
                 if sign == "\n":
                     self._read_documents()
             elif self.at < len(self.text) and not self._redirect(current):

@@ -45,6 +45,8 @@ class Tree:
         if not isinstance(node, ScalarNode):
             return Traced()
         start, end = node.start_mark.index, node.end_mark.index
+        if node.style in ("|", ">"):  # a `-` of its header is none of the text
+            start = self.text.find("\n", start) + 1
         found = aligned(str(node.value), self.text[start:end], start)
         if not self.origins:
             return found
@@ -66,7 +68,7 @@ def parse(text: str, path: Path, origins: tuple[int, ...] = ()) -> tuple[Tree, .
     Raises:
         SpecError: it is no YAML.
     """
-    yaml = YAML(typ="rt", pure=True)
+    yaml = YAML(typ="safe", pure=True)  # the round-trip scanner marks folds of `>` with a control character
     try:
         return tuple(Tree(text, node, origins) for node in yaml.compose_all(text) if node is not None)
     except MarkedYAMLError as error:

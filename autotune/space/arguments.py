@@ -104,6 +104,14 @@ class ArgumentTable:
         """The arguments by each of their flags."""
         return {flag: argument for argument in self.arguments for flag in argument.flags}
 
+    def by_beginning(self, flag: str) -> Argument | None:
+        """The argument of a flag, or of the only flag that begins so: argparse takes abbreviations of long flags."""
+        exact = self.by_flag.get(flag)
+        if exact is not None or not flag.startswith("--") or len(flag) < 4:
+            return exact
+        found = [argument for known, argument in self.by_flag.items() if known.startswith(flag)]
+        return found[0] if len(found) == 1 else None
+
     @cached_property
     def names(self) -> frozenset[str]:
         """Every legal name, nested ones dotted."""

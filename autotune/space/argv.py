@@ -20,6 +20,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _FACTORS = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
 }  # fmt: skip
+_LEVELS = frozenset("0123")
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
@@ -57,7 +58,7 @@ def parse_argv(tokens: Sequence[str], table: ArgumentTable | None = None) -> tup
         token = queue.pop(0)
         if not token.startswith("-") or _NEGATIVE_NUMBER.fullmatch(token):
             leftovers.append(token)
-        elif not _take(_spelling(token), queue, known, args):
+        elif not _take(_spelling(token, queue[:1]), queue, known, args):
             leftovers.append(token)
             if "=" not in token and queue and not queue[0].startswith("-"):
                 leftovers.append(queue.pop(0))
@@ -113,12 +114,12 @@ def _text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _spelling(token: str) -> str:
-    """The token as vLLM's parser spells it: dashes in names up to the first dot, `-O3` written out."""
-    match = re.fullmatch(r"-O=?(.+)", token)
+def _spelling(token: str, following: Sequence[str] = ()) -> str:
+    """The token as vLLM's parser spells it: dashes in names up to the first dot, `-O3` and `-O 3` written out."""
+    match = re.fullmatch(r"-O=?([^.{=].*)", token)
     if match and not token.startswith("--"):
         return f"--optimization-level={match.group(1)}"
-    if token == "-O":  # noqa: S105
+    if token == "-O" and "".join(following) in _LEVELS:  # noqa: S105
         return "--optimization-level"
     if token.startswith("--"):
         name, equals, value = token.partition("=")
@@ -131,14 +132,15 @@ def _take(token: str, queue: list[str], table: ArgumentTable, args: dict[str, ob
     """Read one flag and its values into `args`; False where the flag is unknown or has no value."""
     flag, equals, joined = token.partition("=")
     head, dot, path = flag.partition(".")
-    argument = table.by_flag.get(head if dot else flag)
+    argument = table.by_beginning(head if dot else flag)
     if argument is None:
         return not dot and _take_opposite(flag, table, args)
     if dot:
         return _take_nested(argument, path, joined if equals else None, queue, args)
     if argument.kind in ("switch", "true"):
-        args[argument.name] = not _says_no(flag, argument)
-        return True
+        if not equals:
+            args[argument.name] = not _says_no(flag, argument)
+        return not equals  # argparse takes no value there
     if argument.kind == "list":
         items = [joined] if equals else []
         while queue and (not queue[0].startswith("-") or _NEGATIVE_NUMBER.fullmatch(queue[0])):

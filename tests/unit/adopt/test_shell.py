@@ -34,6 +34,14 @@ def words(script: str, **given_: str) -> list[list[str]]:
         ("X=1 vllm serve > log 2>&1 &\nsleep 1", [["vllm", "serve"], ["sleep", "1"]]),
         ("set -- a b\nvllm \"$@\" $1", [["vllm", "a", "b", "a"]]),
         ("vllm '{\"a\": 1}' \"{\\\"b\\\": 2}\"", [["vllm", '{"a": 1}', '{"b": 2}']]),
+        (": ${A:=2}\nvllm $A", [[":", "2"], ["vllm", "2"]]),
+        ("A=32\nvllm $((A * 1024)) \"$(( ${A} / 2 - 1 ))\" $((A / 3))", [["vllm", "32768", "15", "$((A / 3))"]]),
+        ("M=q\ncase \"$M\" in\n  llama*) A=1 ;;\n  (mist*|q) A=2 ;;\n  *) A=3 ;;\nesac\nvllm $A", [["vllm", "2"]]),
+        ("case $M in a) A=1;; b)\n ;;\n *) A=3; esac; vllm $A", [["vllm", "3"]]),
+        ("case x in x) case y in z) A=1;; esac; B=2;; *) B=3;; esac\nvllm $A $B", [["vllm", "$A", "2"]]),
+        ("A=x\n[ -n \"$B\" ] && A+=' y'\n[[ -z $B && $A == x ]] || A+=' z'\nvllm $A", [["vllm", "x"]]),
+        ("[ a = b ] && { A=1; B=1; }\n[ a = a ] && { A=2; B=2; }\nvllm $A $B", [["vllm", "2", "2"]]),
+        ("cd /x && vllm serve", [["cd", "/x"], ["vllm", "serve"]]),
     ],
 )  # fmt: skip
 def test_words_are_what_a_shell_would_pass(script: str, expected: list[list[str]]) -> None:
@@ -44,6 +52,17 @@ def test_values_from_outside_win_over_nothing() -> None:
     assert words("vllm --tp $TP", TP="4") == [["vllm", "--tp", "4"]]
     call = read_script(Traced.of("vllm --tp $TP")).calls[0]
     assert call.words[2].missing == ("TP",)
+
+
+def test_only_what_hangs_on_an_unknown_condition_is_doubtful() -> None:
+    script = 'A="--x 1"\nif grep -q a b; then\n  A+=" --y 2"\n  A="$A --z"\nfi\nA+=" --w"\nvllm $A "$A"'
+    call = read_script(Traced.of(script)).calls[-1]
+    doubtful = [word.plain for word in call.words if not word.certain]
+    assert doubtful == ["--y", "2", "--z", "--x 1 --y 2 --z --w"]
+    call = read_script(Traced.of("case $(uname) in L*) A=1 ;; *) A=2 ;; esac\nvllm $A")).calls[-1]
+    assert [word.certain for word in call.words] == [True, False]
+    calls = read_script(Traced.of("vllm serve a || vllm serve b")).calls
+    assert [call.certain for call in calls] == [True, False]
 
 
 def test_command_substitution_is_not_guessed() -> None:

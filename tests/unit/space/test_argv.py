@@ -146,3 +146,17 @@ def test_the_three_ways_to_say_no(flag: str) -> None:
 def test_items_are_added_to_a_list() -> None:
     config, _ = parse_argv(["-cc.custom_ops+", "none", "-cc.custom_ops+=+a,+b"])
     assert config.get("compilation_config.custom_ops") == ("none", "+a", "+b")
+
+
+def test_words_are_taken_as_vllm_takes_them() -> None:
+    """Each was given to the parser of vLLM 0.32.0: it takes the first four and refuses the others."""
+    for words, expected in (
+        ("-O 3", {"optimization_level": "3"}),
+        ("-O=2", {"optimization_level": "2"}),
+        ("--max-num-se 5", {"max_num_seqs": 5}),
+        ("--no-enable_chunked-prefill", {"enable_chunked_prefill": False}),
+    ):
+        assert parse_argv(words.split(), TABLE) == (EngineConfig.of(expected), ())
+    for words in ("-O.cudagraph_mode=FULL", "-O {}", "--enable-chunked-prefill=False", "--max-num 5", "--tp 2"):
+        config, left = parse_argv(words.split(), TABLE)
+        assert (dict(config.args), left) == ({}, tuple(words.split()))
