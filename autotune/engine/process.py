@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from autotune.engine.listeners import LOOPBACK, PortHold
 from autotune.engine.live import LiveFactory, LiveLimits, LiveStart
 from autotune.engine.protocol import EngineContext, Lease, OnPhase, RunningEngine, StartFailure
 from autotune.engine.readiness import Limits, Readiness
-from autotune.engine.recipe import Command, Identity, Recipe
+from autotune.engine.recipe import Command, Identity, Recipe, VllmRecipe
 from autotune.engine.running import RunningProcess, learn
 from autotune.engine.standby import Standby
 from autotune.engine.supervised import SupervisedJob, launch
@@ -31,6 +32,16 @@ STOP_GRACE = 15.0
 """Seconds that an engine gets between SIGTERM and SIGKILL."""
 READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
 """Seconds that vLLM itself waits for its engine core; a start that ends right then had no other reason."""
+
+
+@functools.cache
+def run_key() -> str:
+    """The key of all engines that this process starts; their served names are what tells them apart.
+
+    A key for each start would make vLLM up to 0.31 compile everything at each start: VLLM_API_KEY is part of the name
+    of its compile cache (`envs.compile_factors`).
+    """
+    return secrets.token_urlsafe(24)
 
 
 @dataclass(frozen=True)
@@ -103,8 +114,8 @@ class ProcessEngine:
         began = time.monotonic()
         limits = self.live.prepare(log.parent) if self.live is not None else None
         name = self.served_model or f"t-{secrets.token_hex(6)}"
-        identity = Identity(hold.port, name, secrets.token_urlsafe(24), lease.gpus)
-        command = self.recipe.command(config, identity, limits.start if limits is not None else LiveStart())
+        identity = Identity(hold.port, name, run_key(), lease.gpus)
+        command = self._recipe().command(config, identity, limits.start if limits is not None else LiveStart())
         command = replace(command, cpus=lease.cpus)
         memory = gpu_watch(lease.gpus)
         host = HostWatch(memory, self.kernel)
@@ -129,8 +140,14 @@ class ProcessEngine:
         """Let the standby import for a start of `config` that is still to come."""
         if self.standby is not None:
             identity = Identity(lease.port, "", "", lease.gpus)
-            command = replace(self.recipe.command(config, identity, LiveStart()), cpus=lease.cpus)
+            command = replace(self._recipe().command(config, identity, LiveStart()), cpus=lease.cpus)
             await self.standby.prepare(command, folder)
+
+    def _recipe(self) -> Recipe:
+        """Once fast starts were given up, nothing of them stays."""
+        if isinstance(self.recipe, VllmRecipe) and self.standby is not None and not self.standby.usable:
+            return replace(self.recipe, fast=False)
+        return self.recipe
 
     async def _launch(self, command: Command, log: Path) -> SupervisedJob:
         """The waiting interpreter where there is one, else a new process; the next one imports meanwhile."""

@@ -73,7 +73,7 @@ class VllmRecipe:
         revision: of the model.
         env: the study's variables, ``${NAME}`` not yet filled in.
         on_cpu: the CPU build.
-        fast: fork the engine process instead of importing everything again (one GPU), and share Triton's cache.
+        fast: fork the engine's processes instead of importing everything again, and share Triton's cache.
         version: of that vLLM, so that renamed arguments are given by the name that it knows.
     """
 
@@ -106,7 +106,7 @@ class VllmRecipe:
             # vLLM moves Inductor's cache, and Triton's with it, to a folder of each compilation. Its own two dozen
             # Triton kernels, the same for all, would be compiled again for every new one (17 s on an H200's host).
             env.setdefault("TRITON_CACHE_DIR", str(_triton_cache(env)))
-            if len(identity.gpus) == 1:
+            if identity.gpus:
                 env["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if self.on_cpu:
             # The ahead-of-time cache of this build never loads again, so it costs a compile at each start.

@@ -3,6 +3,9 @@
 It is a supervised job like any engine, so nothing of it can be left behind. It takes no GPU and no port until it is
 given a command line; then the same process becomes `vllm serve`, with the environment and the arguments that a plain
 start would have had.
+
+Where nobody waits yet, a start makes one and waits for it, which costs what importing costs anyway. So all fast starts
+are alike, and all of them can use what earlier ones compiled: see `_hidden_key`.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from autotune.engine.supervised import SCRATCH, SupervisedJob, launch
 SCRIPT = Path(__file__).parent / "plugin" / "autotune_standby.py"
 PREPARE_SECONDS = 240.0
 """Longest time that importing may take before a plain start is made instead."""
+KEY = "VLLM_API_KEY"
+SEVERAL_SERVERS = ("--api-server-count", "--data-parallel-size")
+"""Arguments with which vLLM starts API servers as processes of their own, which need the key in their environment."""
 PER_START = frozenset(
-    {"VLLM_API_KEY", "AUTOTUNE_LIVE_LIMITS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VLLM_RPC_BASE_PATH"}
+    {KEY, "AUTOTUNE_LIVE_LIMITS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VLLM_RPC_BASE_PATH"}
 )
 """Variables that are read after the start. Any other difference could have been read while importing."""
 
@@ -44,12 +50,14 @@ class Standby:
         self._grace = grace
         self._waiting: _Waiting | None = None
         self._usable = True
+        self._inspected = False
         self.used = False
         """The latest start took the waiting interpreter."""
 
     @property
-    def waiting(self) -> bool:
-        return self._waiting is not None
+    def usable(self) -> bool:
+        """False once it was given up."""
+        return self._usable
 
     async def wait_ready(self) -> None:
         """Wait until it has imported everything, or has ended because it must not be used."""
@@ -65,25 +73,30 @@ class Standby:
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "standby.log"
         log.write_bytes(b"")
-        argv = (python, str(SCRIPT), f"{SCRATCH}/standby")
-        job = await launch(argv, env, folder=folder, log=log, grace=self._grace, cpus=command.cpus)
+        # The architecture is looked at (and that is cached) only before anything is measured: it could touch the GPU.
+        model = () if self._inspected else (command.argv[command.argv.index("serve") + 1],)
+        self._inspected = True
+        argv = (python, str(SCRIPT), f"{SCRATCH}/standby", *model)
+        # vLLM itself may lie on PYTHONPATH; what a start adds to it comes with the order.
+        path = {"PYTHONPATH": command.env["PYTHONPATH"]} if "PYTHONPATH" in command.env else {}
+        job = await launch(argv, env | path, folder=folder, log=log, grace=self._grace, cpus=command.cpus)
         self._waiting = _Waiting(job, env, job.scratch / "standby")
 
     async def take(self, command: Command, *, folder: Path, log: Path) -> SupervisedJob | None:
-        """The waiting interpreter, turned into `command`; None where there is none that may be used."""
-        waiting, self._waiting = self._waiting, None
+        """The waiting interpreter, turned into `command`; None where none may be used."""
         self.used = False
+        if self._waiting is not None and self._waiting.env != _lasting(command.env):
+            await self.close()
+        await self.prepare(command, folder.parent)
+        waiting, self._waiting = self._waiting, None
         if waiting is None:
             return None
-        if (
-            self._usable
-            and waiting.env == _lasting(command.env)
-            and await self._hand_over(waiting, command, folder, log)
-        ):
-            self.used = True
-            return waiting.job
-        await waiting.job.stop(0.0)
-        return None
+        try:
+            self.used = await self._hand_over(waiting, command, folder, log)
+        finally:
+            if not self.used:
+                await asyncio.shield(waiting.job.stop(0.0))
+        return waiting.job if self.used else None
 
     def give_up(self) -> None:
         """Never again in this study: a fast start did not come up where a plain one might."""
@@ -99,8 +112,9 @@ class Standby:
         if not await self._imported(waiting):
             return False
         words = ["vllm", *command.argv[command.argv.index("serve") :]]
-        order = {"argv": words, "env": waiting.job.environment(command.env), "cwd": str(folder.resolve())}
-        order["log"] = str(log.resolve())
+        env, key = _hidden_key(command)
+        order = {"argv": words, "env": waiting.job.environment(env), "cwd": str(folder.resolve())}
+        order |= {"log": str(log.resolve()), "key": key}
         with contextlib.suppress(OSError, TimeoutError):
             await waiting.job.follow_log(log.resolve())
             reader, writer = await asyncio.open_unix_connection(str(waiting.socket))
@@ -124,3 +138,16 @@ class Standby:
 
 def _lasting(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in PER_START}
+
+
+def _hidden_key(command: Command) -> tuple[dict[str, str], str]:
+    """The environment without the key, and the key, for a server that is one process.
+
+    vLLM up to 0.31 counts VLLM_API_KEY among what its compile cache depends on, and writes it there
+    (`envs.compile_factors`, `cache_key_factors.json`). A key that only the API server knows keeps the cache common to
+    all starts, and the key off the disk.
+    """
+    env = dict(command.env)
+    if any(word.startswith(SEVERAL_SERVERS) for word in command.argv):
+        return env, ""
+    return env, env.pop(KEY, "")

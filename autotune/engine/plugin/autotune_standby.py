@@ -1,10 +1,11 @@
 """An interpreter that has imported vLLM and waits for its command line. Runs in vLLM's environment, not in ours.
 
-    python autotune_standby.py SOCKET
+    python autotune_standby.py SOCKET [MODEL]
 
 It imports what `vllm serve` will need, touches no GPU, and listens on the Unix socket. One connection brings one JSON
-line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "..."}``; the answer is ``ready``; then this process is
-`vllm serve`. It ends by itself when it must not be used.
+line ``{"argv": [...], "env": {...}, "cwd": "...", "log": "...", "key": "..."}``; the answer is ``ready``; then this
+process is `vllm serve`. It ends by itself when it must not be used. With MODEL vLLM looks at the model's architecture
+beforehand, in a process of its own that may use the GPU, and keeps what it finds in its cache.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import pathlib
 import socket
 import sys
 
@@ -44,6 +46,18 @@ def prepare() -> None:
             importlib.import_module(name)
     gc.enable()
     gc.freeze()  # vLLM collects several times while it starts; what was imported need not be looked at each time
+
+
+def inspect(model: str) -> None:
+    """Let vLLM fill its cache of what an architecture can do; what does not work here is done by the start itself."""
+    with contextlib.suppress(Exception):
+        folder = pathlib.Path(model)
+        if not folder.is_dir():
+            cached = importlib.import_module("huggingface_hub").try_to_load_from_cache(model, "config.json")
+            folder = pathlib.Path(cached).parent
+        registry = importlib.import_module("vllm.model_executor.models.registry").ModelRegistry
+        for name in json.loads((folder / "config.json").read_text())["architectures"]:
+            registry.models[name].inspect_model_cls()
 
 
 def can_be_forked() -> bool:
@@ -92,11 +106,25 @@ def become(order: dict) -> None:
     os.dup2(log, 2)
     os.close(log)
     sys.argv = list(order["argv"])
+    if order["key"]:
+        hide(order["key"])
+
+
+def hide(key: str) -> None:
+    """Let this process alone know the key: no child inherits it, and vLLM's caches do not depend on it."""
+    server = os.getpid()
+    known = getattr(importlib.import_module("vllm.envs"), "environment_variables", {})
+    if "VLLM_API_KEY" in known:
+        known["VLLM_API_KEY"] = lambda: key if os.getpid() == server else None
+    else:
+        os.environ["VLLM_API_KEY"] = key
 
 
 def main() -> None:
-    path = sys.argv[1]
+    path, *model = sys.argv[1:]
     prepare()
+    if model:
+        inspect(model[0])
     if not can_be_forked():
         sys.exit(4)
     become(wait(path))
