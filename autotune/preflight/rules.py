@@ -16,6 +16,7 @@ from importlib.resources import files
 
 from autotune.engine.failure_values import Advice, Direction
 from autotune.outcome import Infeasible
+from autotune.preflight.images import images_limit, images_model
 from autotune.preflight.model import ModelFacts
 from autotune.preflight.settings import Serving, nested, size_of
 from autotune.space.arguments import ArgumentProblem, ArgumentTable, check_config
@@ -36,6 +37,7 @@ class Case:
         gpus: of a trial, None where unknown.
         cpu: the CPU engine.
         memory_known: the card is known, and with it vLLM's defaults.
+        images: images in a prompt of the load.
     """
 
     config: EngineConfig
@@ -44,6 +46,7 @@ class Case:
     gpus: int | None = None
     cpu: bool = False
     memory_known: bool = False
+    images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,5 +392,7 @@ CHECKS: dict[str, Callable[[Case], Values | None]] = {
     "capture_sizes": _capture_sizes,
     "speculative_model": _speculative_model,
     "speculative_tokens": _speculative_tokens,
+    "images_model": lambda case: images_model(case.images, case.facts),
+    "images_limit": lambda case: images_limit(case.images, case.config),
 }
 """Every check by the name of its words, the most telling first."""

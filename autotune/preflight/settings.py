@@ -206,6 +206,15 @@ def _kv_bytes(kv_format: str, dtype_bytes: float) -> float:
 def _images(config: EngineConfig, facts: ModelFacts | None) -> int:
     if facts is None or not facts.multimodal or config.get("language_model_only") is True:
         return 0
-    limits = nested(config, "limit_mm_per_prompt")
-    counts = [value for value in limits.values() if isinstance(value, int) and not isinstance(value, bool)]
+    counts = modality_limits(config).values()
     return max(counts) if counts else 1
+
+
+def modality_limits(config: EngineConfig) -> dict[str, int]:
+    """Items of each kind that `limit_mm_per_prompt` allows in a prompt: a count, or a mapping with a `count`."""
+    found: dict[str, int] = {}
+    for name, value in nested(config, "limit_mm_per_prompt").items():
+        modality, _, rest = name.partition(".")
+        if rest in ("", "count") and isinstance(value, int) and not isinstance(value, bool):
+            found[modality] = value
+    return found

@@ -41,6 +41,7 @@ class StudyPreflight:
         model, version: for the calibration's key; an empty version is taken from the first log.
         graphs_reserved: see `predict`.
         topology, slots: where a trial is several engines: which, and what they share (see `split_plan`).
+        images: images in a prompt of the load.
     """
 
     facts: ModelFacts | None
@@ -53,6 +54,7 @@ class StudyPreflight:
     graphs_reserved: bool | None = None
     topology: TopologySpec = field(default_factory=TopologySpec)
     slots: int = 0
+    images: int = 0
     calibration: Calibration = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +156,7 @@ class StudyPreflight:
         cpu = self.gpu is not None and self.gpu.cpu
         memory, card = (self.gpu.memory_bytes, self.gpu.name) if self.gpu else (None, "")
         serving = serving_of(config, self.facts, memory=memory, card=card, cpu=cpu)
-        return Case(config, serving, self.facts, gpus, cpu, self.gpu is not None)
+        return Case(config, serving, self.facts, gpus, cpu, self.gpu is not None, self.images)
 
     def _hybrid(self, budget: MemoryBudget) -> tuple[Refusal, ...]:
         """A sequence of a hybrid model keeps a block of state; one and a half times what fits is surely too much."""
@@ -204,7 +206,8 @@ def preflight_for(
     kept = store if store is not None else MemoryCalibrations()
     reserved = False if spec.engine.kind == "simulated" else None  # the simulator captures outside the budget
     slots = split_slots(spec, gpus)
-    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version, reserved, spec.topology, slots)
+    images = spec.load.images.count if spec.load.images is not None else 0
+    return StudyPreflight(facts, gpu, gpus, table, kept, spec.model, version, reserved, spec.topology, slots, images)
 
 
 def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) -> tuple[GpuFacts | None, int | None]:

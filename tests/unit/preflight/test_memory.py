@@ -110,6 +110,10 @@ def test_images_take_room_unless_they_are_switched_off(models: dict[str, ModelFa
     assert gpu is not None
     with_images = predict(facts, EngineConfig.of({}), gpu, Calibration())
     without = predict(facts, EngineConfig.of({"limit_mm_per_prompt": {"image": 0}}), gpu, Calibration())
+    sized = predict(
+        facts, EngineConfig.of({"limit_mm_per_prompt": {"image": {"count": 1, "width": 512}}}), gpu, Calibration()
+    )
+    assert sized.serving.images == 1, "the width is no count"
     assert without.terms.activations < with_images.terms.activations - 0.1 * GIB
 
 

@@ -109,6 +109,30 @@ def test_none_of_the_launches_that_are_known_to_have_run_is_refused(
     assert refused == []
 
 
+@pytest.mark.parametrize(
+    ("model", "images", "args", "rule"),
+    [
+        ("qwen3-14b", 1, {}, "images_model"),
+        ("qwen3-14b", 0, {}, None),
+        ("gemma-3-27b", 2, {}, None),
+        ("gemma-3-27b", 2, {"limit_mm_per_prompt": {"image": 2, "video": 0}}, None),
+        ("gemma-3-27b", 2, {"limit_mm_per_prompt": {"image": 1}}, "images_limit"),
+        ("gemma-3-27b", 2, {"limit_mm_per_prompt": {"image": {"count": 1, "width": 512}}}, "images_limit"),
+        ("gemma-3-27b", 2, {"limit_mm_per_prompt": {"image": {"count": 2, "width": 512}}}, None),
+        ("gemma-3-27b", 2, {"limit_mm_per_prompt": '{"image": 0}'}, "images_limit"),
+        ("gemma-3-27b", 1, {"language_model_only": True}, "images_limit"),
+        ("gemma-3-27b", 0, {"language_model_only": True}, None),
+    ],
+)
+def test_images_of_the_load_need_a_model_and_a_limit_that_take_them(
+    models: dict[str, ModelFacts], model: str, images: int, args: dict, rule: str | None
+) -> None:
+    judge = StudyPreflight(models[model], card_facts("b200"), 1, bundled_table(), images=images)
+    found = [one for one in judge.refusals(EngineConfig.of(args)) if one.rule in CHECKS]
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    assert all("{" not in one.reason + one.legal for one in found)
+
+
 def test_every_rule_has_words_and_a_class_of_failure() -> None:
     texts = rule_texts()
     assert set(CHECKS) | {"hybrid_seqs", "argument", "split"} == set(texts)
