@@ -29,6 +29,7 @@ from autotune.host.topology import slowest_link, tensor_links, trial_group
 from autotune.outcome import Measured
 from autotune.places import executor_of
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
+from autotune.preflight.layouts import link_warnings
 from autotune.preflight.model import ModelFacts, read_model
 from autotune.preflight.simulated import facts_by_name, simulated_facts
 from autotune.preflight.study import StudyPreflight, preflight_for
@@ -178,12 +179,13 @@ def frame(
     return StudyFrame(spec, facts, space, Objectives.of(spec), base, baseline, context, preflight)
 
 
-async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
+async def assemble(study: Study, *, like: Path | None = None, anew: str = "") -> StudyParts:
     """Put the parts of a study together; opens its database.
 
     Args:
         study: the study; the caller holds its lock.
         like: an older study whose measurements are taken over, or tried first.
+        anew: why they are only tried first, even where the conditions are the same.
 
     Raises:
         SpecError: study, space or model are wrong.
@@ -204,7 +206,9 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
     )
     findings = await asyncio.to_thread(_doctor, study, host)
     environment = (*environment, *as_entries(findings))
-    notes = tuple(f"warning: {finding.text}" for finding in findings if finding.level is Level.WARNING)
+    warned = [finding.text for finding in findings if finding.level is Level.WARNING]
+    warned += link_warnings(made.space, made.baseline, made.context)
+    notes = tuple(f"warning: {text}" for text in warned)
     _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)
     engine = create_engine(spec, live=SharedFileFactory(), base=study.path.parent)
@@ -214,7 +218,7 @@ async def assemble(study: Study, *, like: Path | None = None) -> StudyParts:
         today = Today(
             spec, environment, made.objectives, made.space, made.base, made.baseline, _StoredPlacement(store).get()
         )
-        given = take_over(like, store, today)
+        given = take_over(like, store, today, anew=anew)
         found, notes = (*given.warm, *found), (*notes, given.sentence)
     return StudyParts(
         study=study,

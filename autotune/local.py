@@ -13,8 +13,9 @@ from autotune.engine.protocol import Lease
 from autotune.events import Observer
 from autotune.executor import TrialTask
 from autotune.host.cores import CoreShare, divide, node_of, read_cores
-from autotune.host.gpus import read_gpus
+from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.leases import Leased, leased
+from autotune.host.topology import tensor_links
 from autotune.load.measure import LoadClient
 from autotune.outcome import TrialRecord
 from autotune.places import place_engines
@@ -57,8 +58,9 @@ class LocalExecutor:
         await self.close()
         try:
             leases = [await self._stack.enter_async_context(self._lease()) for _ in range(places)]
-            for one, share in zip(leases, await asyncio.to_thread(self._shares, leases), strict=True):
-                self._places.append(await self._place(one, share))
+            host = await asyncio.to_thread(read_gpus)
+            for one, share in zip(leases, self._shares(leases, host), strict=True):
+                self._places.append(await self._place(one, share, host))
         except BaseException:
             await self.close()
             raise
@@ -93,16 +95,15 @@ class LocalExecutor:
         async with leased(self._parts.lease_gpus, spec.name, devices=spec.hardware.devices) as mine:
             yield mine
 
-    def _shares(self, leases: list[Leased]) -> tuple[CoreShare, ...]:
+    def _shares(self, leases: list[Leased], host: GpuHost) -> tuple[CoreShare, ...]:
         """Cores of each place."""
         spec = self._parts.spec
         if not spec.hardware.pin or len(leases) < 2:
             return tuple(CoreShare() for _ in leases)
-        by_index = {gpu.index: gpu for gpu in read_gpus().gpus}
-        nodes = [node_of([by_index[index] for index in one.gpus if index in by_index]) for one in leases]
+        nodes = [node_of(host.at(one.gpus)) for one in leases]
         return divide(read_cores(), nodes, spec.load.client_processes)
 
-    async def _place(self, mine: Leased, share: CoreShare) -> _Place:
+    async def _place(self, mine: Leased, share: CoreShare, host: GpuHost) -> _Place:
         parts = self._parts
         client = LoadClient(parts.spec.load.client_processes, cpus=share.client)
         await self._stack.enter_async_context(client)
@@ -122,6 +123,7 @@ class LocalExecutor:
             environment=parts.environment,
             vocabulary=parts.vocabulary,
             gpus=parts.trial_gpus,
+            links=tensor_links(host.at(mine.gpus)),
         )
         place = _Place(bench, plain)
         self._stack.push_async_callback(place.rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +15,14 @@ from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
 from autotune.engine.watchdog import ClientSide, wait_for_hang
 from autotune.events import Observer, StageStarted
+from autotune.host.topology import link_warning
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
 from autotune.load.report import LevelReport, LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.layout import Layout
 from autotune.spec.study import LoadSpec, StudySpec
 
 
@@ -73,6 +75,8 @@ class Bench:
     vocabulary: int = 0
     gpus: int = 0
     """GPUs that a trial is charged for, used or idle; 0 on the CPU engine."""
+    links: Mapping[int, str] = field(default_factory=dict)
+    """The slowest link inside a tensor parallel group on the GPUs of this place, by its size."""
 
 
 @dataclass
@@ -163,7 +167,8 @@ async def _measure(
         progress.restarted = True
         return outcome_of(obtained.failure)
     engine = obtained.engine
-    progress.restarted, progress.resolved = obtained.restarted, engine.resolved
+    progress.restarted = obtained.restarted
+    progress.resolved = with_link_warning(engine.resolved, proposal.config, bench.links)
     if obtained.restarted:
         progress.phases = engine.phases
         bench.preflight.learn(proposal.config, engine)
@@ -181,6 +186,12 @@ async def _measure(
     failed = quality is not None and quality.verdict is QualityVerdict.FAILED
     culprit = bench.gate.lone_culprit(proposal.config) if bench.gate is not None and failed else None
     return Measured(load, quality, quarantine=(culprit,) if culprit else ())
+
+
+def with_link_warning(resolved: Resolved, config: EngineConfig, links: Mapping[int, str]) -> Resolved:
+    """What an engine says of itself, and what the links between the GPUs of its place make slow."""
+    warning = link_warning(Layout.of(config).tensor, links)
+    return replace(resolved, warnings=(warning,)) if warning else resolved
 
 
 def _served(level: LevelReport) -> bool:
@@ -204,7 +215,7 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
     try:
         with progress.stage("load"):
-            spec = await _placed(bench, engine, target, number, folder)
+            spec = await _placed(bench, engine, target, number, folder, seen, hang)
             report = await measure(
                 target,
                 spec,
@@ -232,25 +243,38 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
     return report
 
 
-async def _placed(bench: Bench, engine: RunningEngine, target: Target, number: int, folder: Path) -> LoadSpec:
+async def _placed(
+    bench: Bench,
+    engine: RunningEngine,
+    target: Target,
+    number: int,
+    folder: Path,
+    seen: Callable[[Progress], None],
+    hang: asyncio.Task[Failure],
+) -> LoadSpec:
     """The load as it is put on every engine; the first engine, the baseline, is climbed to its knee where asked for."""
     load = bench.spec.load
     if load.knee is None:
         return load
-    placed = bench.placement.get()
-    if placed is None:
-        bench.observer.notify(StageStarted(number, "measure", "climbing to the baseline's knee"))
-        placed, _, _ = await place_load(
-            target,
-            load,
-            trial_seed=number,
-            folder=folder,
-            client=bench.client,
-            metrics=engine.metrics,
-            reset=engine.reset_caches,
-        )
-        bench.placement.put(placed)
-    return placed.model_copy(update={"seed": load.seed})
+    known = bench.placement.get()
+    if known is not None:
+        return known.model_copy(update={"seed": load.seed})
+    bench.observer.notify(StageStarted(number, "measure", "climbing to the baseline's knee"))
+    placed = await place_load(
+        target,
+        load,
+        trial_seed=number,
+        folder=folder,
+        client=bench.client,
+        metrics=engine.metrics,
+        reset=engine.reset_caches,
+        alive=lambda: _death_sentence(engine, hang),
+        on_progress=seen,
+    )
+    if placed.answered:  # else the measurement says what is wrong, and the next start is climbed again
+        bench.placement.put(placed.load)
+        bench.observer.notify(StageStarted(number, "measure", str(placed)))
+    return placed.load.model_copy(update={"seed": load.seed})
 
 
 async def _quality(

@@ -88,6 +88,8 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
     console.print(Text(f"trial {record.number} ({record.proposal.origin}): {outcome_text(outcome)}", style="bold"))
     if record.proposal.note:
         console.print(Text(record.proposal.note, style="dim"))
+    for warning in record.resolved.warnings if record.resolved else ():
+        console.print(Text(f"warning: {warning}", style="yellow"))
     if not isinstance(outcome, Measured):
         console.print(Text(outcome.reason))
     _print_pairs(console, "configuration", [(name, value_text(value)) for name, value in record.config.args])

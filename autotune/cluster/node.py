@@ -17,7 +17,9 @@ from autotune.engine.keeper import EngineKeeper
 from autotune.engine.protocol import Lease, RunningEngine
 from autotune.events import Event, StageStarted
 from autotune.host.fingerprint import fingerprint
+from autotune.host.gpus import read_gpus
 from autotune.host.leases import leased
+from autotune.host.topology import tensor_links
 from autotune.load.measure import LoadClient
 from autotune.outcome import Infeasible
 from autotune.places import place_engines
@@ -170,6 +172,7 @@ class NodeRunner:
         spec, base = self._spec, Path(self._study.base)
         if self._study.nodes:
             os.environ[NODES_VARIABLE] = ",".join(self._study.nodes)
+        host = await asyncio.to_thread(read_gpus)
         count = len(self._devices) if self._devices is not None else 0
         mine = await self._stack.enter_async_context(leased(count, spec.name, devices=self._devices))
         client = await self._stack.enter_async_context(LoadClient(spec.load.client_processes))
@@ -188,8 +191,9 @@ class NodeRunner:
             placement=_Placement(self._memory),
             folder=self._folder,
             observer=self._latest,
-            environment=fingerprint(model=spec.model, revision=spec.revision),
+            environment=fingerprint(model=spec.model, revision=spec.revision, host=host),
             vocabulary=self._study.vocabulary,
             gpus=self._study.gpus,
+            links=tensor_links(host.at(mine.gpus)),
         )
         return self._bench

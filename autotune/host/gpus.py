@@ -67,6 +67,11 @@ class GpuHost:
     cuda: str = ""
     problem: str = ""
 
+    def at(self, indices: Sequence[int]) -> tuple[Gpu, ...]:
+        """The GPUs with these NVML indices, in their order; those that are not there are left out."""
+        by_index = {gpu.index: gpu for gpu in self.gpus}
+        return tuple(by_index[index] for index in indices if index in by_index)
+
 
 class GpuReader(Protocol):
     """Where GPU values come from."""

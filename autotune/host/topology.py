@@ -77,6 +77,16 @@ def tensor_links(group: Sequence[Gpu]) -> dict[int, str]:
     return found
 
 
+def link_warning(size: int, links: Mapping[int, str]) -> str:
+    """What makes tensor parallel groups of `size` slow, given `tensor_links`; empty where nothing is known to."""
+    match links.get(size, ""):
+        case "numa":
+            return f"{size} tensor parallel ranks talk across sockets"
+        case "pcie":
+            return f"{size} tensor parallel ranks talk over PCIe, not over NVLink"
+    return ""
+
+
 def trial_group(host: GpuHost | None, devices: Sequence[int] | None, count: int | None) -> tuple[Gpu, ...]:
     """The GPUs that a trial would be given on an idle host; empty where it has too few, or nobody looked."""
     gpus = [gpu for gpu in (host.gpus if host is not None else ()) if devices is None or gpu.index in devices]

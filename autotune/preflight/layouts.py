@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autotune.host.topology import link_warning
 from autotune.preflight.study import StudyPreflight
 from autotune.space.catalogue import SpaceContext
 from autotune.space.config import EngineConfig
@@ -55,17 +56,20 @@ def layout_rows(
     return tuple(rows)
 
 
+def link_warnings(space: SearchSpace, baseline: EngineConfig, context: SpaceContext) -> tuple[str, ...]:
+    """What slow links will do to tensor parallel groups that may be tried, one sentence a size."""
+    values = [str(value) for item in space.parameters if item.kind == "layout" for value in item.values]
+    sizes = {Layout.parse(value).tensor for value in values} | {Layout.of(baseline).tensor}
+    return tuple(text for size in sorted(sizes) if (text := link_warning(size, context.tensor_links)))
+
+
 def _row(found: Candidate, base: EngineConfig, context: SpaceContext, preflight: StudyPreflight) -> LayoutRow:
     layout, link = found.layout, context.tensor_links.get(found.layout.tensor, "")
     refused = found.reason
     if not refused and not preflight.topology.split:
         judged = preflight.refusals(base.merged(layout.args))
         refused = judged[0].reason if judged else ""
-    warning = ""
-    if link == "numa":
-        warning = f"{layout.tensor} tensor parallel ranks talk across sockets"
-    elif link == "pcie":
-        warning = f"{layout.tensor} tensor parallel ranks talk over PCIe, not over NVLink"
+    warning = link_warning(layout.tensor, context.tensor_links)
     idle = max(context.gpus - layout.gpus, 0) if context.gpus else 0
     return LayoutRow(str(layout), layout.gpus, idle, link, refused, warning if not refused else "")
 

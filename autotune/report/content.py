@@ -30,6 +30,8 @@ from autotune.spec.resolved import resolved_yaml
 from autotune.spec.study import StudySpec
 from autotune.study import Study
 
+NAMED = 12
+"""So many trials are named in a note."""
 STAGES = ("start", "warmup", "measure", "quality", "stop", "overhead")
 
 
@@ -235,11 +237,28 @@ def _notes(
     hosts = [record.environment for record in records if record.environment]
     if hosts and (changed := differences(hosts[0], hosts[-1])):
         notes.append("The machine changed during the study: " + "; ".join(changed) + ".")
+    for text, numbers in _warned(records).items():
+        notes.append(f"{text}: {_trials(numbers)}.")
     if not verdict.final:
         notes.append("The study has not ended; this is what it knows so far.")
     if not spec.quality.enabled:
         notes.append("The quality gate is off: nothing is known about the answers.")
     return tuple(redact(note) for note in notes)
+
+
+def _warned(records: Sequence[TrialRecord]) -> dict[str, list[int]]:
+    """What made trials slower than they could be here, such as a slow link, and their numbers."""
+    found: dict[str, list[int]] = {}
+    for record in records:
+        for text in record.resolved.warnings if record.resolved else ():
+            found.setdefault(text, []).append(record.number)
+    return found
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:NAMED]))
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return f"trial{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 def _command(spec: StudySpec, config: EngineConfig | None) -> str:

@@ -78,10 +78,11 @@ def _view(
     record: TrialRecord, objectives: Objectives, baseline: EngineConfig, front: set[int], begin: float
 ) -> TrialView:
     measured = record.outcome.load.levels if isinstance(record.outcome, Measured) else ()
+    warnings = record.resolved.warnings if record.resolved else ()
     return TrialView(
         number=record.number,
         origin=record.proposal.origin,
-        note=redact(record.proposal.note),
+        note=redact("; ".join(text for text in (record.proposal.note, *warnings) if text)),
         standing=standing_of(record, objectives, front),
         repeat=record.proposal.origin in REPEATS,
         outcome=outcome_text(record.outcome),

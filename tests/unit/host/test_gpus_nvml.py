@@ -7,8 +7,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from autotune.host.gpus import Gpu, Link, NvmlGpus
+from autotune.engine.protocol import Resolved
+from autotune.host.gpus import Gpu, GpuHost, Link, NvmlGpus
 from autotune.host.topology import nearest, tensor_links
+from autotune.space.config import EngineConfig
+from autotune.trial import with_link_warning
 
 GIB = 1 << 30
 P2P = {(0, 1): 0, (2, 3): 0}
@@ -49,6 +52,21 @@ def played(*, lost: str = "") -> ModuleType:
     nvml.NVMLError = NVMLError
     nvml.NVML_P2P_CAPS_INDEX_NVLINK, nvml.NVML_P2P_STATUS_OK, nvml.NVML_TOPOLOGY_SYSTEM = 2, 0, 50
     return nvml
+
+
+def test_a_trial_is_warned_of_the_links_of_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = GpuHost(read(monkeypatch))
+    pair, four = EngineConfig.of({"tensor_parallel_size": 2}), EngineConfig.of({"tensor_parallel_size": 4})
+    resolved = Resolved(version="0.32.0")
+    linked, apart = tensor_links(host.at((0, 1))), tensor_links(host.at((1, 2)))
+    assert with_link_warning(resolved, pair, linked) == resolved
+    assert with_link_warning(resolved, pair, apart).warnings == (
+        "2 tensor parallel ranks talk over PCIe, not over NVLink",
+    )
+    assert with_link_warning(resolved, four, tensor_links(host.at((0, 1, 2, 3)))).warnings == (
+        "4 tensor parallel ranks talk across sockets",
+    )
+    assert [gpu.index for gpu in host.at((3, 0, 9))] == [3, 0], "in the order of the lease; what is gone is left out"
 
 
 def read(monkeypatch: pytest.MonkeyPatch, **options: str) -> tuple[Gpu, ...]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.assembly import frame
 from autotune.cli.plan import make_plan, plan_json
 from autotune.host.gpus import Gpu, GpuHost, Link
-from autotune.preflight.layouts import LayoutRow
+from autotune.preflight.layouts import LayoutRow, link_warnings
 from autotune.study import open_study
 
 STUDY = """\
@@ -83,6 +84,21 @@ def test_what_does_not_divide_or_fit_says_why(tmp_path: Path) -> None:
     assert {"tp4-dp1", "tp4-dp1-ep", "tp4-dp1-ep-eplb", "tp1-dp2-ep-a2a=deepep_low_latency",
             "tp1-dp2-ep-eplb-a2a=deepep_low_latency"} <= tried  # fmt: skip
     assert all(not row.link for row in found.values()), "no host, no links"
+
+
+def test_slow_links_of_layouts_that_may_be_tried_are_said_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY.format(model="glm-4-9b", gpus=4, layout="{}"))
+    for settings, expected in (
+        ([], ("4 tensor parallel ranks talk across sockets",)),
+        (["space.parameters.parallel.layout.slowest_link=pcie"], ()),
+        (
+            ["space={name: x, parameters: {max_num_seqs: {ladder: [8, 64]}}}", "baseline.args.tensor_parallel_size=4"],
+            ("4 tensor parallel ranks talk across sockets",),
+        ),
+    ):
+        made = frame(open_study(path, settings), two_sockets(4))
+        assert link_warnings(made.space, made.baseline, made.context) == expected, settings
 
 
 def test_memory_is_judged_with_the_baseline(tmp_path: Path) -> None:

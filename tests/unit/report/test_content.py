@@ -66,6 +66,15 @@ def test_the_notes_of_a_level_reach_the_page(records: tuple[TrialRecord, ...]) -
     assert found.count(None) == len(found) - len(levels)
 
 
+def test_slow_links_are_told_of_every_trial_and_once_for_all(records: tuple[TrialRecord, ...]) -> None:
+    slow = Resolved(warnings=("4 tensor parallel ranks talk across sockets",))
+    changed = [replace(one, resolved=slow) if one.number in (2, 5) else one for one in records]
+    content = gather(history_spec(), changed)
+    assert "4 tensor parallel ranks talk across sockets: trials 2, 5." in content.notes
+    told = {trial.number for trial in content.trials if "talk across sockets" in trial.note}
+    assert told == {2, 5}
+
+
 def test_a_broken_limit_is_told_with_its_figures(content: ReportContent) -> None:
     late = next(trial for trial in content.trials if trial.standing is Standing.LIMIT)
     assert "TTFT p95" in late.reason and "limit 1500 ms" in late.reason
