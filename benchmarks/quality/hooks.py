@@ -1,12 +1,12 @@
-"""vLLM's hooks (scoring by ids, trace replay) on the real engine, against the gate's way without them.
+"""The whole gate with vLLM's hooks (scoring by ids, trace replay) on the real engine, and without them.
 
     pip install --target TRITON --no-deps triton==3.9.0
     python -m benchmarks.quality.hooks TRITON          # writes hooks.json; power.py makes the page of it
 
 The hooks need vLLM's V2 model runner, and that needs Triton, which has no back end for CPUs. Here Triton's own
 interpreter runs the kernels (`TRITON_INTERPRET=1`) behind a back end in name only (`interpreted/`): vLLM itself is
-unchanged, its answers are real, its speed means nothing. Grammars are left out: their kernel is more than the
-interpreter can do.
+unchanged, its answers are real. Its speed means nothing (an eighth of a second for a position that is read, a third of
+a second for a token that is written), hence few and short texts.
 """
 
 from __future__ import annotations
@@ -22,28 +22,48 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.engine.cpu_setup import ensure
-from autotune.quality.answers import Reply, ScorerError
-from autotune.quality.divergence import Divergence, statistics
-from autotune.quality.hooks import NONE, Hooks
-from autotune.quality.observe import Suite, observe_traces, observe_windows, record
+from autotune.engine.protocol import RunningEngine
+from autotune.quality.answers import Continuation, Scored, ScorerError
+from autotune.quality.arrays import Ids
+from autotune.quality.candidate import candidate_checks
+from autotune.quality.gate import Gate, gate_for
 from autotune.quality.reference import Reference
+from autotune.quality.report import QualityCheck, QualityVerdict
+from autotune.quality.verdict import Limits, verdict_of
 from autotune.quality.wire import HttpScorer
+from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
 from benchmarks.quality.power import HERE, damaged_copy, engine, load_weights
 
 ARGS = {
     "max_model_len": 1024, "kv_cache_memory_bytes": "256M", "enforce_eager": True, "max_num_seqs": 8,
     "max_num_batched_tokens": 1024, "enable_scale_out": True, "enable_trace_replay": True,
 }  # fmt: skip
-SUITE = Suite(documents=6, positions=32, concurrency=4)
-DAMAGES = (("none", 0.0), ("noise", 0.2), ("int4", 32.0))
+QUALITY = {"documents": 4, "positions": 32}
+DAMAGES = (("noise", 0.2), ("int4", 32.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One set of weights, looked at with the hooks and without: KL with its interval, positions, requests, seconds."""
+class Judged:
+    """One set of weights, judged with the hooks or without.
+
+    Attributes:
+        name: the damage.
+        hooks: the gate used both hooks.
+        verdict: what it says.
+        checks: verdicts of the single checks, by name.
+        kl: mean KL while reading and its 95 % interval, nats per token.
+        decode_kl: the same while writing.
+        positions: compared while reading.
+        decode_positions: compared while writing.
+        requests: answers of the engine.
+        seconds: how long it took; on the interpreter this says little.
+    """
 
     name: str
     hooks: bool
+    verdict: str
+    checks: Mapping[str, str]
     kl: tuple[float, float, float]
     decode_kl: tuple[float, float, float]
     positions: int
@@ -52,17 +72,22 @@ class Compared:
     seconds: float
 
 
-class Counting(HttpScorer):
-    """Counts requests; has no structured answers."""
+class References(dict[str, str]):
+    """Keeps the reference and forgets verdicts, so that every check is made."""
 
-    count = 0
+    def put(self, key: str, body: str) -> None:
+        if key.startswith("reference-"):
+            self[key] = body
 
-    async def chat(self, body: Mapping[str, object]) -> Reply:
-        raise ScorerError("not under the interpreter", 400)
 
-    async def _post(self, path: str, body: Mapping[str, object]) -> dict[str, object]:
-        self.count += 1
-        return await super()._post(path, body)
+class WithoutHooks(HttpScorer):
+    """Takes a server for one that lacks them."""
+
+    async def score_ids(self, tokens: Sequence[int], ids: Ids) -> Scored:
+        raise ScorerError("not asked for", 404)
+
+    async def replay(self, tokens: Sequence[int], forced: Sequence[int]) -> Continuation:
+        raise ScorerError("not asked for", 404)
 
 
 def environment(triton: Path, folder: Path) -> dict[str, str]:
@@ -71,46 +96,89 @@ def environment(triton: Path, folder: Path) -> dict[str, str]:
     named = folder / "interpreted_triton-0.dist-info"
     named.mkdir(parents=True, exist_ok=True)
     (named / "METADATA").write_text("Metadata-Version: 2.1\nName: interpreted-triton\nVersion: 0\n", "utf-8")
-    (named / "entry_points.txt").write_text("[triton.backends]\ncpu = interpreted_triton\n", "utf-8")
+    (named / "entry_points.txt").write_text(
+        "[triton.backends]\ncpu = interpreted_triton\n\n"
+        "[vllm.general_plugins]\ninterpreted_masks = interpreted_triton.masks:mend\n",
+        "utf-8",
+    )
     return {
         "PYTHONPATH": os.pathsep.join((str(folder), str(triton))), "TRITON_INTERPRET": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "1",
     }  # fmt: skip
 
 
-async def look(scorer: Counting, reference: Reference, name: str, hooks: Hooks) -> Compared:
-    begin, before = time.monotonic(), scorer.count
-    read = [item for item, _ in await observe_windows(scorer, reference.windows[: reference.documents], hooks)]
-    wrote = [item for item, _ in await observe_traces(scorer, reference.traces, SUITE.concurrency, hooks)]
-    return Compared(
-        name, hooks != NONE, _kl(read), _kl(wrote), sum(item.positions for item in read),
-        sum(item.positions for item in wrote), scorer.count - before, time.monotonic() - begin,
-    )  # fmt: skip
+class Bench:
+    """The gate of a study on one engine, and the same checks by hand without the hooks."""
+
+    def __init__(self, running: RunningEngine, env: Mapping[str, str], model: Path, folder: Path) -> None:
+        spec = StudySpec.model_validate(
+            {"name": "hooks", "model": str(model), "hardware": {"gpus": 0}, "load": {"levels": [4]},
+             "engine": {"python": "cpu", "args": ARGS, "env": env}, "quality": QUALITY}
+        )  # fmt: skip
+        self.running, self.folder = running, folder
+        self.config = EngineConfig.of(dict(ARGS), env=dict(env))
+        self.memory = References()
+        found = gate_for(spec, self.memory, self.config)
+        assert found is not None
+        self.gate: Gate = found
+
+    async def with_hooks(self, name: str) -> Judged:
+        """`Gate.check`, as a study calls it; the first call records the reference.
+
+        Raises:
+            SystemExit: the engine lacks a hook, or the gate did not get to the end.
+        """
+        begin, before = time.monotonic(), self._requests()
+        report = await self.gate.check(self.running, self.config, self.folder)
+        notes = {check.name: check.note for check in report.checks}
+        if "exactly the baseline's tokens" not in notes.get("kl", "") or "replayed" not in notes.get("kl[decode]", ""):
+            raise SystemExit(f"the hooks were not used: {notes}, see {self.running.log}")
+        return self._judged(name, True, report.checks, before, begin)
+
+    async def without(self, name: str) -> Judged:
+        begin, before = time.monotonic(), self._requests()
+        reference = Reference.from_json(next(iter(self.memory.values())))
+        async with WithoutHooks(self.running.url, self.running.served_model, self.running.api_key) as scorer:
+            limits = Limits.of(self.gate.spec.quality)
+            checks = await candidate_checks(scorer, reference, self.gate.suite, limits)
+        return self._judged(name, False, checks, before, begin)
+
+    def _requests(self) -> int:
+        """Requests that the engine has answered, by its own log."""
+        assert self.running.log is not None
+        return self.running.log.read_text("utf-8", "replace").count('"POST /')
+
+    def _judged(self, name: str, hooks: bool, checks: Sequence[QualityCheck], before: int, begin: float) -> Judged:
+        by_name = {check.name: check for check in checks}
+        kl, decode = (by_name[key].estimate for key in ("kl", "kl[decode]"))
+        found = Judged(
+            name, hooks, verdict_of(checks).value, {check.name: check.verdict.value for check in checks},
+            (kl.value, kl.low, kl.high), (decode.value, decode.low, decode.high), kl.n, decode.n,
+            self._requests() - before, time.monotonic() - begin,
+        )  # fmt: skip
+        print(found, flush=True)
+        return found
 
 
-def _kl(documents: Sequence[Divergence]) -> tuple[float, float, float]:
-    found = statistics(documents).kl
-    return found.value, found.low, found.high
+async def compare(triton: Path, folder: Path) -> list[Judged]:
+    """Record, repeat, and judge each damage, with the hooks and without.
 
-
-async def compare(triton: Path, folder: Path) -> list[Compared]:
+    Raises:
+        SystemExit: the good weights do not pass.
+    """
     cpu = ensure()
-    found: list[Compared] = []
-    async with (
-        engine(cpu.model, folder / "engine-hooks", ARGS, environment(triton, folder / "backend")) as running,
-        Counting(running.url, running.served_model, running.api_key) as scorer,
-    ):
-        reference, again = await record(scorer, SUITE, model="smollm2-135m", version=cpu.version, key="hooks")
-        if not (again.hooks.by_ids and again.hooks.replay):
-            raise SystemExit(f"the engine has {again.hooks}, see {running.log}")
+    env = environment(triton, folder / "backend")
+    async with engine(cpu.model, folder / "engine-hooks", ARGS, env) as running:
+        bench = Bench(running, env, cpu.model, folder)
+        found = [await bench.with_hooks("none, recording"), await bench.with_hooks("none"), await bench.without("none")]
+        if any(row.verdict != QualityVerdict.PASSED for row in found):
+            raise SystemExit("the good weights do not pass")
         for kind, size in DAMAGES:
-            if kind != "none":
-                copy = damaged_copy(cpu.python, cpu.model, folder, kind, size)
-                await load_weights(running, copy)
-                shutil.rmtree(copy)
-            for hooks in (NONE, again.hooks):
-                found.append(await look(scorer, reference, f"{kind} {size:g}" if size else kind, hooks))
-                print(found[-1], flush=True)
+            copy = damaged_copy(cpu.python, cpu.model, folder, kind, size)
+            await load_weights(running, copy)
+            shutil.rmtree(copy)
+            name = f"{kind} {size:g}"
+            found += [await bench.with_hooks(name), await bench.without(name)]
     return found
 
 
