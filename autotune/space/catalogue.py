@@ -177,7 +177,8 @@ def build_space(spec: SpaceSpec, context: SpaceContext, source: Source) -> Searc
         constant = parameter.when is not None and not (parameter.when.names - facts.keys() - set(_fact_names()))
         if constant and parameter.when is not None and parameter.when.holds(facts) is not True:
             continue
-        if parameter.kind == "layout" and len(parameter.values) == 1:
+        if parameter.kind == "layout" and len(parameter.values) == 1 and context.gpus <= 1:
+            # With several GPUs the baseline may have another layout, which the only one of the space must undo.
             only = Layout.parse(str(parameter.values[0]))
             continue
         parameters.append(parameter)

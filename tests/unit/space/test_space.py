@@ -139,10 +139,10 @@ def test_a_layout_becomes_its_arguments_and_names_for_expressions() -> None:
     assert mine.config({"layout": "tp1-dp4"}, base).to_dict()["args"] == {"data_parallel_size": 4}
 
 
-def test_the_only_layout_is_no_parameter_but_is_applied() -> None:
-    mine = space({"layout": ParameterSpec(layout=LayoutSpec(tensor_parallel=[4])), "max_num_seqs": SEQS})
-    assert set(mine.by_name) == {"max_num_seqs"}
-    assert Layout.of(mine.config({"max_num_seqs": 8}, EMPTY)) == Layout(4)
+def test_the_only_layout_undoes_that_of_the_baseline() -> None:
+    mine = space({"layout": ParameterSpec(layout=LayoutSpec(tensor_parallel=[1], data_parallel=[4]))})
+    base = EngineConfig.of({"tensor_parallel_size": 4})
+    assert Layout.of(mine.config({"layout": "tp1-dp4"}, base)) == Layout(1, data=4)
 
 
 def test_variables_and_mappings() -> None:
