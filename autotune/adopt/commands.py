@@ -32,6 +32,7 @@ class Launch:
         certain: False where it is only reached under a condition that could not be decided.
         notes: what a reader should know.
         head: the words in front of the arguments.
+        env_files: files of variables, as they are named.
     """
 
     words: tuple[Word, ...]
@@ -42,6 +43,7 @@ class Launch:
     certain: bool = True
     notes: tuple[str, ...] = ()
     head: tuple[Word, ...] = ()
+    env_files: tuple[str, ...] = ()
 
 
 def launches(reading: ScriptReading, given: Mapping[str, str]) -> list[Launch]:
@@ -127,7 +129,7 @@ def _container(
     position = next((i for i, word in enumerate(words) if word.plain == "run"), None)
     if position is None:
         return None
-    index, entrypoint, gpus, notes = position + 1, "", 0, []
+    index, entrypoint, gpus, env_files = position + 1, "", 0, []
     inside: list[EnvSetting] = []
     while index < len(words) and words[index].plain.startswith("-"):
         option, equals, value_text = words[index].plain.partition("=")
@@ -139,7 +141,7 @@ def _container(
         if option in ("-e", "--env"):
             inside.append(_pair(_tail(value, offset)))
         elif option == "--env-file":
-            notes.append(f"variables of the file {value_text} were not read")
+            env_files.append(value_text)
         elif option == "--gpus":
             gpus = _gpu_count(value_text)
         elif option == "--entrypoint":
@@ -158,8 +160,9 @@ def _container(
             return None
         arguments = list(inner.words) if inner else arguments
     return Launch(
-        tuple(arguments), tuple(inside), image, gpus, reading, call.certain, tuple(notes), tuple(words[: index + 1])
-    )
+        tuple(arguments), tuple(inside), image, gpus, reading, call.certain, (), tuple(words[: index + 1]),
+        tuple(env_files),
+    )  # fmt: skip
 
 
 def _gpu_count(text: str) -> int:

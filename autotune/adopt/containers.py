@@ -9,6 +9,7 @@ from dataclasses import replace
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from autotune.adopt.commands import Launch, is_vllm_image, launch_of, launches
+from autotune.adopt.env_files import FileVariables
 from autotune.adopt.format_facts import format_facts
 from autotune.adopt.layout import item_insertion, item_line, key_insertion, shell_line
 from autotune.adopt.scripts import notes_of, settings_of_files
@@ -56,6 +57,7 @@ def read_container(
     expand: Expand | None = None,
     label: str = "",
     serves_alone: bool = False,
+    files: FileVariables | None = None,
 ) -> Reading | None:
     """The vLLM server in a container, or None.
 
@@ -66,11 +68,16 @@ def read_container(
         expand: replaces references. Default: as Kubernetes does.
         label: which one it is. Default: its name.
         serves_alone: the image starts vLLM although its name does not say so.
+        files: variables that come with the container beside its own, which win.
     """
     keys = {name: value for name, _, value in items(node)}
     env, style, env_insertion = read_env(tree, keys.get("env") or keys.get("environment"), expand)
     plain = {item.name: item.value for item in env if item.value is not None}
-    expanded = expand or kubernetes_expand(plain)
+    if files is not None:
+        own = {item.name for item in env}
+        env = (*(item for item in files.settings if item.name not in own), *env)
+        plain = {name: value for name, value in files.values.items() if name not in own} | plain
+    expanded = expand or kubernetes_expand({**document.given, **plain})
     image = expanded(tree.traced(keys["image"]))[0].text if "image" in keys else ""
     commands = [keys[name] for name in ("entrypoint", "command", "args") if name in keys]
     words = [word for part in commands for word in _words(tree, part, expanded)]
@@ -93,6 +100,7 @@ def read_container(
     return replace(
         reading, label=label or text_of(keys.get("name")), env=(*env, *extra), env_style=style,
         env_insertion=env_insertion, image=image, gpus=gpus_of(node),
+        notes=(*reading.notes, *(files.notes if files is not None else ())),
     )  # fmt: skip
 
 

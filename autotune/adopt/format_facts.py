@@ -19,7 +19,8 @@ class FormatFacts:
         lists: keys of lists of arguments.
         models: ends of paths that say the model.
         variables: variables whose text is a command line.
-        machine: variables that belong to one machine, and why.
+        engine_variables: beginnings of the names of variables that vLLM and its libraries read.
+        production_stack: keys of `vllmConfig` that the production-stack chart reads.
     """
 
     keys: Mapping[tuple[str, ...], str]
@@ -27,6 +28,8 @@ class FormatFacts:
     lists: frozenset[str]
     models: tuple[tuple[str, ...], ...]
     variables: frozenset[str]
+    engine_variables: tuple[str, ...]
+    production_stack: frozenset[str]
 
     def argument_of(self, path: tuple[str, ...]) -> str:
         """The argument that a key stands for, or empty."""
@@ -49,4 +52,6 @@ def format_facts() -> FormatFacts:
         lists=frozenset(data["lists"]["names"]),
         models=tuple(tuple(path.split(".")) for path in data["model"]["paths"]),
         variables=frozenset(data["variables"]["arguments"]),
+        engine_variables=tuple(data["engine"]["variables"]),
+        production_stack=frozenset(data["production_stack"]["keys"]),
     )

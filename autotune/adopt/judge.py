@@ -97,6 +97,10 @@ def _add_group(group: Group, table: ArgumentTable, found: _Gathered) -> None:
     head = _head(group, table)
     if not group.resolved:
         missing = sorted({name for word in group.words for name in word.missing})
+        if is_secret(head):  # a reference to a secret is as it should be
+            found.secrets.append(head)
+            found.places.append(Place(head, head, (head,), group.words))
+            return
         text = " ".join(word.plain for word in group.words[1:]) or group.words[0].plain.partition("=")[2]
         needs = f"; give --var {missing[0]}=VALUE" if missing else ""
         found.unread.append(f"{head} is {redact(text)}, which is set elsewhere{needs}")
@@ -236,8 +240,8 @@ def _environment(settings: Iterable[EnvSetting], table: ArgumentTable, found: _G
 def _lost_variable(name: str, value: str, table: ArgumentTable, found: _Gathered) -> None:
     rule = variable_renames().get(name)
     if rule is None and name.startswith("VLLM_") and name not in known_variables():
-        near = nearest(name, known_variables())
-        hint = f"Did you mean {near}?" if near else "Remove it, or keep it if a plug-in of yours reads it."
+        near = nearest(name.removeprefix("VLLM_"), [known.removeprefix("VLLM_") for known in known_variables()])
+        hint = f"Did you mean VLLM_{near}?" if near else "Remove it, or keep it if a plug-in of yours reads it."
         message = f"vLLM {table.version} does not read {name}; it is ignored"
         found.unknown.append(Unknown(name, message, hint, fatal=False))
     if rule is None or rule.exists_in(parse_version(table.version)):

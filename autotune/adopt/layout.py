@@ -32,7 +32,7 @@ def item_line(words: Sequence[Word], tree: Tree, sequence: Node | None) -> Line:
 
 def item_insertion(tree: Tree, nodes: Sequence[Node], *, flow: bool) -> Insertion | None:
     """Behind the last item of a list; None for an empty one."""
-    if not nodes:
+    if not nodes or nodes[-1].start_mark is None:
         return None
     _start, end = tree.span(nodes[-1])
     if flow:
@@ -48,6 +48,8 @@ def key_insertion(tree: Tree, mapping: Node | None) -> Insertion | None:
     if not isinstance(mapping, MappingNode) or not pairs:
         return None
     _, key, value = pairs[-1]
+    if key.start_mark is None:
+        return None
     last = value if tree.span(value)[1] > tree.span(key)[1] else key
     end = tree.span(last)[1]
     if last is key:

@@ -7,7 +7,7 @@ does not set counts as not set; what hangs on a command's output stays unknown a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -72,7 +72,7 @@ class _Branch:
 
 def read_script(
     script: Traced, given: Mapping[str, str] | None = None, positional: tuple[Word, ...] = (),
-    env: Mapping[str, Value] | None = None,
+    env: Mapping[str, Value] | None = None, files: Callable[[str], str | None] | None = None,
 ) -> ScriptReading:  # fmt: skip
     """See the module.
 
@@ -81,17 +81,19 @@ def read_script(
         given: variables that the reader of the file says.
         positional: `$1` and so on.
         env: variables that are set where the script is started.
+        files: the text of a file beside the script, for what it reads in.
     """
     state = ShellState.with_values(given or {})
     state.positional = positional
     for name, value in (env or {}).items():
         state.values.setdefault(name, value)
-    return _Interpreter(state).run(read_commands(script))
+    return _Interpreter(state, files or (lambda _: None)).run(read_commands(script))
 
 
 class _Interpreter:
-    def __init__(self, state: ShellState) -> None:
-        self.state, self.reading = state, ScriptReading()
+    def __init__(self, state: ShellState, files: Callable[[str], str | None]) -> None:
+        self.state, self.reading, self.files = state, ScriptReading(), files
+        self.inside: list[str] = []
         self.branches: list[_Branch] = []
         self.succeeded: bool | None = True
         self.tested = False
@@ -243,7 +245,8 @@ class _Interpreter:
             self._declare(tokens[1:], exported=head == "export", certain=runs is True)
             return
         if head in (".", "source"):
-            self.reading.sourced += [word.plain for word in self.state.expand(tokens[1:2])]
+            for word in self.state.expand(tokens[1:2]):
+                self._read_in(word)
             return
         if head == "set" and len(tokens) > 1 and tokens[1].plain == "--":
             self.state.positional = tuple(self.state.expand(tokens[2:]))
@@ -253,6 +256,19 @@ class _Interpreter:
         words = tuple(self.state.expand(tokens))
         if words:
             self.reading.calls.append(Call(words, (*exported, *prefix), certain=runs is True))
+
+    def _read_in(self, word: Word) -> None:
+        """A script beside this one is followed; what it says stands nowhere in this file."""
+        name = word.plain.rpartition("/")[2] if not word.resolved else word.plain  # "$(dirname "$0")/env.sh"
+        text = self.files(name) if name not in self.inside else None
+        if text is None:
+            self.reading.sourced.append(word.plain)
+            return
+        self.inside.append(name)
+        open_before = len(self.branches)
+        self.run(read_commands(Traced.made(text)))
+        del self.branches[open_before:]
+        self.inside.pop()
 
     def _declare(self, tokens: list[Token], *, exported: bool, certain: bool) -> None:
         for token in tokens:

@@ -44,6 +44,8 @@ def _decide_one(test: Command, state: ShellState) -> tuple[bool | None, list[str
             return None, names
         # What is not set is empty; the name that stands for it is only for people.
         words.append("" if value.missing and _only_missing(token.source.text) else value.text.text)
+    if words in (["true"], [":"], ["false"]):
+        return words != ["false"], names
     if not bracketed and test.before not in ("&&", "||"):
         return None, names
     negated = words[:1] == ["!"]

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from autotune.adopt.traced import Traced, aligned
+from autotune.adopt.traced import NOWHERE, Traced, aligned
 from autotune.errors import SpecError
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
@@ -44,6 +44,8 @@ class Tree:
         """A scalar's text with its places; empty for other nodes."""
         if not isinstance(node, ScalarNode):
             return Traced()
+        if node.start_mark is None:
+            return Traced.made(str(node.value))
         start, end = node.start_mark.index, node.end_mark.index
         if node.style in ("|", ">"):  # a `-` of its header is none of the text
             start = self.text.find("\n", start) + 1
@@ -54,7 +56,9 @@ class Tree:
         return Traced(found.text, moved, found.quoting)
 
     def span(self, node: Node) -> tuple[int, int]:
-        """From where to where a node stands, quotes included, without the white space behind it."""
+        """From where to where a node stands, quotes included, without the white space behind it; -1 for nowhere."""
+        if node.start_mark is None:
+            return (NOWHERE, NOWHERE)
         start, end = node.start_mark.index, node.end_mark.index
         while end > start and self.text[end - 1] in " \t\r\n":
             end -= 1
@@ -97,6 +101,15 @@ def items(node: Node | None) -> list[tuple[str, Node, Node]]:
             own.append((str(key.value), key, value))
     names = {name for name, _, _ in own}
     return own + [item for item in merged if item[0] not in names]
+
+
+def detached(node: Node) -> Node:
+    """The same for use beside nodes of another file: it stands nowhere there."""
+    if isinstance(node, MappingNode):
+        return MappingNode(node.tag, [(detached(key), detached(value)) for key, value in node.value])
+    if isinstance(node, SequenceNode):
+        return SequenceNode(node.tag, [detached(value) for value in node.value])
+    return ScalarNode(node.tag, node.value)
 
 
 def child(node: Node | None, *keys: str) -> Node | None:

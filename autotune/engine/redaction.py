@@ -27,7 +27,7 @@ _PATTERNS: tuple[re.Pattern[str], ...] = tuple(
         r"(?P<keep>\bBearer\s+)[\w.~+/=-]{8,}",
         # scheme://user:password@host
         r"(?P<keep>\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+(?=@)",
-        r"(?P<keep>)\bhf_[A-Za-z0-9]{8,}\b",
+        r"(?P<keep>)\bhf_(?!overrides\b)[A-Za-z0-9]{8,}\b",  # hf_overrides is an argument of vLLM
         r"(?P<keep>)\bsk-[A-Za-z0-9_-]{8,}",
         r"(?P<keep>)\b(?:ghp|gho|ghs|ghu|github_pat|glpat|nvapi|xox[abp])[-_][A-Za-z0-9_-]{10,}",
         r"(?P<keep>)\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",

@@ -13,7 +13,7 @@ from autotune.adopt.layout import item_line, key_insertion
 from autotune.adopt.scripts import settings_of
 from autotune.adopt.sources.claiming import documents, kind_of, looks_like_yaml
 from autotune.adopt.traced import Traced
-from autotune.adopt.values import Document, Insertion, Reading, Setting
+from autotune.adopt.values import Document, EnvSetting, Insertion, Reading, Setting
 from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Tree, child, elements, items, plain, text_of, walk
 
@@ -51,11 +51,41 @@ class ProductionStack:
                 repository, tag = text_of(child(model, "repository")), text_of(child(model, "tag"))
                 image = f"{repository}:{tag}" if repository else ""
                 gpus = text_of(child(model, "requestGPU"))
+                whole = child(tree.root, "servingEngineSpec")
+                secrets = (
+                    _secret(tree, model, "hf_token", "HF_TOKEN"), _secret(tree, whole, "vllmApiKey", "VLLM_API_KEY"),
+                )  # fmt: skip
                 found.append(replace(
-                    reading, label=text_of(child(model, "name")), image=image, notes=(*reading.notes, *note),
-                    gpus=int(gpus) if gpus.isdigit() else 0,
+                    reading, label=text_of(child(model, "name")), image=image,
+                    notes=(*reading.notes, *note, *_chart_extras(model)), gpus=int(gpus) if gpus.isdigit() else 0,
+                    env=(*reading.env, *(item for item in secrets if item is not None)),
+                    unread=(*reading.unread, *_ignored(model)),
                 ))  # fmt: skip
         return tuple(found)
+
+
+def _secret(tree: Tree, owner: Node | None, key: str, variable: str) -> EnvSetting | None:
+    """A token of the chart: its text, or the secret that it names; a placeholder in angle brackets is none."""
+    node = child(owner, key)
+    if node is None or not (text_of(node) or items(node)) or text_of(node).startswith("<"):
+        return None
+    if isinstance(node, MappingNode):
+        return EnvSetting(variable, None, reference=f"secret {text_of(child(node, 'secretName'))}")
+    return EnvSetting(variable, text_of(node), tree.span(node))
+
+
+def _chart_extras(model: Node) -> tuple[str, ...]:
+    """What the chart adds to the command line beside the keys that are read."""
+    if text_of(child(model, "lmcacheConfig", "enabled")) != "true":
+        return ()
+    return ("the chart adds --kv-transfer-config for LMCache; a trial runs without it unless engine.args gives it",)
+
+
+def _ignored(model: Node) -> tuple[str, ...]:
+    """Keys of `vllmConfig` that the chart does not look at."""
+    known = format_facts().production_stack
+    names = [name for name, _, _ in items(child(model, "vllmConfig")) if name not in known]
+    return tuple(f"vllmConfig.{name}: the chart does not read this key; give it in extraArgs" for name in names)
 
 
 def _chart_default(reading: Reading, tree: Tree, model: Node) -> Reading:

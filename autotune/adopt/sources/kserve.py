@@ -9,11 +9,13 @@ from ruamel.yaml.nodes import MappingNode
 from autotune.adopt.containers import read_container
 from autotune.adopt.sources.claiming import kind_of, looks_like_yaml, objects
 from autotune.adopt.sources.kubernetes import pod_readings
-from autotune.adopt.values import Document, Reading
-from autotune.adopt.yaml_tree import Tree, child, text_of
+from autotune.adopt.values import Document, Reading, Setting
+from autotune.adopt.yaml_tree import Tree, child, items, plain, text_of
 
 _KINDS = ("InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService")
 _FORMATS = ("vllm", "huggingface")
+_PARALLELISM = {"tensor": "tensor_parallel_size", "data": "data_parallel_size", "dataLocal": "data_parallel_size_local",
+                "expert": "enable_expert_parallel", "pipeline": "pipeline_parallel_size"}  # fmt: skip
 _RUNTIME_FLAGS = ("--model_name", "--model_id", "--model_dir", "--backend", "--task", "--return_probabilities",
                   "--http_port", "--grpc_port", "--workers", "--enable_docs_url")  # fmt: skip
 
@@ -35,7 +37,8 @@ class KServe:
             if kind_of(tree) not in _KINDS:
                 continue
             name = text_of(child(tree.root, "metadata", "name"))
-            found += [self._with_model(tree, reading) for reading in pod_readings(tree, document)]
+            pods = [self._with_model(tree, reading) for reading in pod_readings(tree, document)]
+            found += [_with_parallelism(tree, reading) for reading in pods]
             model = child(tree.root, "spec", "predictor", "model")
             if isinstance(model, MappingNode) and text_of(child(model, "modelFormat", "name")) in _FORMATS:
                 reading = read_container(tree, model, document, label=name, serves_alone=True) or Reading(label=name)
@@ -47,6 +50,26 @@ class KServe:
         places = (("predictor", "model", "storageUri"), ("model", "uri"))
         uri = next((text for place in places if (text := text_of(child(spec, *place)))), "")
         return replace(reading, model=reading.model or _model_of(uri)) if uri else reading
+
+
+def _with_parallelism(tree: Tree, reading: Reading) -> Reading:
+    """`spec.parallelism` of an LLMInferenceService: the cluster's templates for several hosts make arguments of it.
+
+    Source: config/llmisvc of kserve/kserve; the template for one pod (no `worker`) does not pass it on.
+    """
+    spec = child(tree.root, "spec")
+    given = [(name, key, value) for name, key, value in items(child(spec, "parallelism")) if name in _PARALLELISM]
+    if not given:
+        return reading
+    if child(spec, "worker") is None:
+        said = ", ".join(f"{name}={text_of(value)}" for name, _, value in given)
+        text = f"spec.parallelism ({said}): whether it becomes an argument depends on the cluster's templates"
+        return replace(reading, unread=(*reading.unread, text))
+    settings = [
+        Setting(_PARALLELISM[name], plain(value), tree.span(key), tree.span(value), name, own=True)
+        for name, key, value in given
+    ]
+    return replace(reading, settings=(*reading.settings, *settings))
 
 
 def _model_of(uri: str) -> str:

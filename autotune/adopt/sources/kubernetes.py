@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ruamel.yaml.nodes import MappingNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from autotune.adopt.containers import read_container
+from autotune.adopt.env_files import FileVariables
 from autotune.adopt.sources.claiming import kind_of, looks_like_yaml, objects
-from autotune.adopt.values import Document, Reading
-from autotune.adopt.yaml_tree import Tree, child, elements, text_of, walk
+from autotune.adopt.values import Document, EnvSetting, Reading
+from autotune.adopt.yaml_tree import Tree, child, elements, items, text_of, walk
 
 _KSERVE = ("InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService")
 
@@ -35,7 +36,8 @@ def pod_readings(tree: Tree, document: Document) -> list[Reading]:
     for path, node in walk(tree.root):
         for container in elements(child(node, "containers")):
             if isinstance(container, MappingNode):
-                reading = read_container(tree, container, document)
+                maps = _config_maps(document)
+                reading = read_container(tree, _with_values(container, maps), document, files=_taken(container, maps))
                 if reading is not None:
                     owner = text_of(child(tree.root, "metadata", "name"))
                     if child(container, "readinessProbe", "tcpSocket") is not None:
@@ -44,6 +46,52 @@ def pod_readings(tree: Tree, document: Document) -> list[Reading]:
                     label = "/".join(part for part in (owner, reading.label) if part)
                     found.append(_with_group(tree, path, replace(reading, label=label)))
     return found
+
+
+def _config_maps(document: Document) -> dict[str, Node]:
+    """`data` of the ConfigMaps in the file, by name."""
+    maps = [tree.root for tree in objects(document) if kind_of(tree) == "ConfigMap"]
+    return {
+        text_of(child(root, "metadata", "name")): data for root in maps if (data := child(root, "data")) is not None
+    }
+
+
+def _taken(container: MappingNode, maps: dict[str, Node]) -> FileVariables:
+    """Variables of `envFrom`; what stands in another file is named."""
+    found = FileVariables()
+    for item in elements(child(container, "envFrom")):
+        kind, name = next(((k, text_of(child(v, "name"))) for k, _, v in items(item) if k.endswith("Ref")), ("", ""))
+        prefix = text_of(child(item, "prefix"))
+        if kind == "configMapRef" and name in maps:
+            for key, _, value in items(maps[name]):
+                found.values[prefix + key] = text_of(value)
+                found.settings.append(EnvSetting(prefix + key, text_of(value)))
+        elif name:
+            found.notes.append(f"variables of the {kind.removesuffix('Ref')} {name} were not read")
+    return found
+
+
+def _with_values(container: MappingNode, maps: dict[str, Node]) -> MappingNode:
+    """`valueFrom.configMapKeyRef` as the value that a ConfigMap of the same file gives."""
+    env = child(container, "env")
+    if not isinstance(env, SequenceNode):
+        return container
+    known = [_with_value(item, maps) for item in elements(env)]
+    if known == elements(env):
+        return container
+    made = SequenceNode(env.tag, known, env.start_mark, env.end_mark, flow_style=env.flow_style)
+    pairs = [(key, made if value is env else value) for key, value in container.value]
+    return MappingNode(container.tag, pairs, container.start_mark, container.end_mark, flow_style=container.flow_style)
+
+
+def _with_value(item: Node, maps: dict[str, Node]) -> Node:
+    reference = child(item, "valueFrom", "configMapKeyRef")
+    value = child(maps.get(text_of(child(reference, "name"))), text_of(child(reference, "key")))
+    if value is None or not isinstance(item, MappingNode):
+        return item
+    pairs = [(key, node) for key, node in item.value if text_of(key) != "valueFrom"]
+    pairs.append((ScalarNode("tag:yaml.org,2002:str", "value"), value))
+    return MappingNode(item.tag, pairs, item.start_mark, item.end_mark, flow_style=item.flow_style)
 
 
 def _with_group(tree: Tree, path: tuple[str, ...], reading: Reading) -> Reading:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from autotune.adopt.commands import Launch, launches
+from autotune.adopt.env_files import read_env_files
 from autotune.adopt.layout import shell_line
 from autotune.adopt.scripts import notes_of, settings_of_files
 from autotune.adopt.shell_script import read_script
@@ -33,14 +34,18 @@ def _launches(document: Document) -> list[Launch]:
     text = Traced.of(document.text)
     if document.text.startswith(_PROMPT):
         text = text[len(_PROMPT) :]
-    return launches(read_script(text, document.given), document.given)
+    return launches(read_script(text, document.given, files=document.beside), document.given)
 
 
 def _reading(launch: Launch, document: Document) -> Reading:
     settings, notes = settings_of_files(launch, document)
     unread, more = notes_of(launch)
+    files = read_env_files(launch.env_files, document)
+    own = {item.name for item in launch.env}
+    env = (*(item for item in files.settings if item.name not in own), *launch.env)
+    notes = (*notes, *files.notes)
     return Reading(
-        line=shell_line(launch.words, document.text, launch.head), settings=settings, env=launch.env,
+        line=shell_line(launch.words, document.text, launch.head), settings=settings, env=env,
         env_style="options" if launch.image else "shell", env_insertion=_env_insertion(launch, document),
         image=launch.image, gpus=launch.gpus, unread=unread, notes=(*launch.notes, *notes, *more),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from autotune.adopt.commands import Launch, launch_of
+from autotune.adopt.env_files import read_env_files
 from autotune.adopt.layout import shell_line
 from autotune.adopt.scripts import notes_of, settings_of_files
 from autotune.adopt.shell_script import Call, read_script
@@ -30,34 +31,44 @@ class Systemd:
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """The server of `ExecStart=`."""
-        env: list[EnvSetting] = []
-        notes: list[str] = []
+        own: list[EnvSetting] = []
+        names: list[str] = []
         for key, value in _lines(document.text):
             if key == "Environment":
-                env += _pairs(value)
+                own += _pairs(value)
             elif key == "EnvironmentFile":
-                env += _file_pairs(value.text.lstrip("-"), document, notes)
-        given = {item.name: Value(Traced.made(item.value)) for item in env if item.value is not None}
+                names.append(value.text.strip().lstrip("-"))
+        variables = read_env_files(names, document)
+        in_files = {item.name for item in variables.settings}
+        env = [*(item for item in own if item.name not in in_files), *variables.settings]  # a file wins in systemd
+        texts = {item.name: item.value for item in own if item.value is not None} | variables.values
+        given = {name: Value(Traced.made(text)) for name, text in texts.items()}
         found = []
         for key, value in _lines(document.text):
             if key == "ExecStart":
                 launch = _launch(value, document, given)
                 if launch is not None:
-                    found.append(_reading(launch, document, env, notes))
+                    found.append(_reading(launch, document, env, variables.notes))
         return tuple(found)
 
 
 def _lines(text: str) -> Iterator[tuple[str, Traced]]:
-    """Keys with their values; a value goes on where its line ends with a backslash."""
+    """Keys with their values; a value goes on where its line ends with a backslash, past lines of comment."""
+    whole = Traced.of(text)
     for match in _KEY.finditer(text):
-        end = match.end()
-        while True:
-            line = text.find("\n", end)
-            line = len(text) if line < 0 else line
-            if not text[end:line].rstrip("\r").endswith("\\") or line == len(text):
+        start = match.end()
+        parts: list[Traced] = []
+        while start < len(text):
+            found = text.find("\n", start)
+            end = len(text) if found < 0 else found
+            comment = bool(parts) and text[start:end].lstrip().startswith(("#", ";"))
+            if not comment:
+                parts.append(whole[start : end + 1])
+            if not comment and not text[start:end].rstrip("\r").endswith("\\"):
                 break
-            end = line + 1
-        yield match.group(1), Traced.of(text)[match.end() : line]
+            start = end + 1
+        value = joined(parts)
+        yield match.group(1), value[: len(value.text.rstrip("\r\n"))]
 
 
 def _single(value: Traced, sign: str) -> Traced:
@@ -80,16 +91,6 @@ def _pairs(value: Traced) -> list[EnvSetting]:
 def _setting(word: Word) -> EnvSetting:
     name, _, value = word.plain.partition("=")
     return EnvSetting(name, value, word.text[len(name) + 1 :].span)
-
-
-def _file_pairs(name: str, document: Document, notes: list[str]) -> list[EnvSetting]:
-    """A file of the unit holds secrets as a rule: only names are taken, as references."""
-    text = document.beside(name.rpartition("/")[2])
-    if text is None:
-        notes.append(f"variables of {name} were not read")
-        return []
-    names = [line.partition("=")[0].strip() for line in text.splitlines() if "=" in line and not line.startswith("#")]
-    return [EnvSetting(item, None, reference=f"from {name}") for item in names]
 
 
 def _launch(value: Traced, document: Document, env: dict[str, Value]) -> Launch | None:
