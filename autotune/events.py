@@ -39,9 +39,13 @@ class TrialStarted:
     expected_s: float | None
 
 
+PLACED = "placed"
+"""The stage in which a load that stands relative to the baseline's knee has found its level; its detail says where."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """A trial enters a stage: `start`, `warmup`, `measure`, `quality`, `stop`; `detail` is for people."""
+    """A trial enters a stage: `start`, `knee`, `placed`, `measure`, `quality`, `stop`; `detail` is for people."""
 
     number: int
     stage: str

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from autotune.engine.failure_values import Action, Cause, Failure
 from autotune.engine.keeper import EngineKeeper, Obtained
 from autotune.engine.protocol import Phase, Resolved, RunningEngine, StartFailure
 from autotune.engine.watchdog import ClientSide, wait_for_hang
-from autotune.events import Observer, StageStarted
+from autotune.events import PLACED, Observer, StageStarted
 from autotune.host.topology import link_warning
 from autotune.load.measure import EngineDied, LoadClient, Progress, measure
 from autotune.load.placement import place_load
@@ -205,17 +206,17 @@ async def _load(bench: Bench, engine: RunningEngine, number: int, folder: Path, 
 
     latest = ClientSide()
 
-    def seen(update: Progress) -> None:
+    def seen(update: Progress, stage: str = "measure") -> None:
         nonlocal latest
         chunks = round(update.output_throughput * update.elapsed_s)
         latest = ClientSide(update.inflight, (update.index, update.phase, update.finished, chunks))
-        bench.observer.notify(StageStarted(number, "measure", str(update)))
+        bench.observer.notify(StageStarted(number, stage, str(update)))
 
     hang = asyncio.create_task(wait_for_hang(engine, bench.spec.engine.hang_timeout, client=lambda: latest))
     target = Target(engine.url, engine.served_model, engine.api_key, engine.time_scale, bench.vocabulary)
     try:
         with progress.stage("load"):
-            spec = await _placed(bench, engine, target, number, folder, seen, hang)
+            spec = await _placed(bench, engine, target, number, folder, partial(seen, stage="knee"), hang)
             report = await measure(
                 target,
                 spec,
@@ -259,7 +260,7 @@ async def _placed(
     known = bench.placement.get()
     if known is not None:
         return known.model_copy(update={"seed": load.seed})
-    bench.observer.notify(StageStarted(number, "measure", "climbing to the baseline's knee"))
+    bench.observer.notify(StageStarted(number, "knee"))
     placed = await place_load(
         target,
         load,
@@ -273,7 +274,7 @@ async def _placed(
     )
     if placed.answered:  # else the measurement says what is wrong, and the next start is climbed again
         bench.placement.put(placed.load)
-        bench.observer.notify(StageStarted(number, "measure", str(placed)))
+        bench.observer.notify(StageStarted(number, PLACED, str(placed)))
     return placed.load.model_copy(update={"seed": load.seed})
 
 

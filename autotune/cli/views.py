@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.events import (
+    PLACED,
     ConfirmationStarted,
     Event,
     NeighboursChecked,
@@ -80,7 +81,7 @@ class PlainView:
                 if self._stages.get(event.number) == event.stage:
                     return []
                 self._stages[event.number] = event.stage
-                return [f"trial {event.number}: {event.stage}"]
+                return [f"trial {event.number}: {event.detail if event.stage == PLACED else event.stage}"]
             case TrialFinished(record=record):
                 self._stages.pop(record.number, None)
                 again = "; it will be repeated" if event.retried else ""

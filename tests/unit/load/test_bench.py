@@ -142,9 +142,9 @@ async def test_a_load_is_placed_at_the_baselines_knee(start_server, pieces, clie
 
     server = await start_server(script, ttft=0.03, step=0.004)
     load = LOAD.model_copy(update={"knee": 1.0})
-    placed, knee, curve = await place_load(
+    placed = await place_load(
         server.target, load, trial_seed=1, folder=tmp_path, client=client, ramp=Ramp(1, 16, 2.0)
     )
-    assert knee is not None and placed.levels == [knee.level.value]
-    assert knee.level.value in (4, 8)
-    assert len(curve) >= 4
+    assert placed.knee is not None and placed.load.levels == [placed.knee.level.value]
+    assert placed.knee.level.value in (4, 8)
+    assert len(placed.reports) >= 4

@@ -6,6 +6,7 @@ import pytest
 
 from autotune.errors import SpecError
 from autotune.load.knee import Knee, Ramp, climb, find_capacity, flat_tail, load_at_knee, locate_knee
+from autotune.load.placement import place_on
 from autotune.load.report import Estimate, Level, LevelReport
 from autotune.spec.study import LoadSpec, SloSpec
 
@@ -104,3 +105,27 @@ def test_a_placed_load_can_be_stored_and_read_back():
     """It is kept in the study's database for all later trials."""
     placed = load_at_knee(LoadSpec(knee=0.9), Level("closed", 64))
     assert LoadSpec.model_validate_json(placed.model_dump_json()) == placed
+
+
+@pytest.mark.parametrize(
+    ("last", "level", "told"),
+    [
+        (512, 32, "the load stands at c=32; the baseline's knee is at c=64"),
+        (
+            32,
+            16,
+            "the load stands at c=16; the baseline's knee is at c=32, and may lie higher: it was not saturated there",
+        ),
+        (8, 4, "no knee in 2 levels; the load stands at c=4"),
+    ],
+)
+async def test_a_load_is_placed_on_the_curve_and_told(last, level, told):
+    placed = place_on(LoadSpec(knee=0.5), await climb(Saturating(), Ramp(4, last, 2.0), "closed"))
+    assert placed.load.levels == [level]
+    assert str(placed) == told
+    assert placed.answered
+
+
+def test_a_baseline_that_answers_nothing_tells_nothing_about_its_knee():
+    """It is not kept: the next start of the baseline is climbed again."""
+    assert not place_on(LoadSpec(knee=0.5), [LevelReport(Level("closed", 4.0), (), errors=30)]).answered
