@@ -66,7 +66,7 @@ async def measure(
     spec: StudySpec = study.spec.model_copy(update={"engine": fast})
     engine = create_engine(spec, standby=standby, base=study.path.parent)
     gpus = 0 if spec.engine.python == "cpu" else (spec.hardware.gpus if spec.hardware.gpus is not None else 1)
-    async with leased(gpus, "starts") as mine:
+    async with leased(gpus, "starts", devices=spec.hardware.devices) as mine:
         if standby is not None and isinstance(engine, ProcessEngine):
             await engine.prepare(made.baseline, Lease(mine.gpus, mine.port), folder.parent)
             await standby.wait_ready()  # in a study this happens while the trial before is measured
