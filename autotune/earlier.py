@@ -67,7 +67,7 @@ class Today:
         return next((f"another {key}" for key in keys if _at(before, key) != _at(now, key)), "")
 
 
-def take_over(like: Path, store: Store, today: Today) -> Reuse:
+def take_over(like: Path, store: Store, today: Today, *, anew: str = "") -> Reuse:
     """Put what an earlier study measured under the same conditions into a new study's store.
 
     A study that has begun already takes over nothing more.
@@ -76,6 +76,7 @@ def take_over(like: Path, store: Store, today: Today) -> Reuse:
         like: file of the earlier study.
         store: of the new study.
         today: the new study.
+        anew: why nothing is taken over although the conditions are the same; what was good is still tried first.
 
     Raises:
         SpecError: the earlier study's file is wrong, or it has never been run.
@@ -91,7 +92,7 @@ def take_over(like: Path, store: Store, today: Today) -> Reuse:
         objectives=today.objectives,
         space=today.space,
         base=today.base,
-        differs=lambda record: file_differs or today.differs(record),
+        differs=lambda record: anew or file_differs or today.differs(record),
         source=like.stem,
         anew=(today.baseline.hash,),
     )
