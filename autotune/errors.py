@@ -4,6 +4,7 @@
     ├── SpecError            the user's input is wrong: says where, what is legal and what to do (exit code 2)
     │   └── SpecErrors       several of them at once
     ├── EnvironmentFault     the host, the engine's environment or the network is at fault (exit code 3)
+    │   └── Busy             somebody else holds the study or its GPUs: it may go on later
     └── StoreError           the study's database cannot be used (exit code 4)
 
 A bad *configuration* is never an exception: it is a value (see `autotune.outcome`).
@@ -80,6 +81,10 @@ class EnvironmentFault(AutotuneError):
         super().__init__(f"{message}\n  {hint}" if hint else message)
         self.message = message
         self.hint = hint
+
+
+class Busy(EnvironmentFault):
+    """Another process of this tool holds what is needed; nothing is wrong, and later it is free."""
 
 
 class StoreError(AutotuneError):

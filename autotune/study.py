@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from autotune.errors import EnvironmentFault, SpecError, StoreError
+from autotune.errors import Busy, EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
 from autotune.store import Store, shown
@@ -84,7 +84,8 @@ class Study:
         """Hold the study: one tuner at a time.
 
         Raises:
-            EnvironmentFault: another process tunes it, or the disk takes no more while it is held.
+            Busy: another process tunes it.
+            EnvironmentFault: the disk takes no more while it is held.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ class Study:
             lock = FileLock(self.lock, timeout=0)
             lock.acquire()
         except Timeout:
-            raise EnvironmentFault(
+            raise Busy(
                 f"study {self.spec.name!r} is being run by another process (lock {self.lock})",
                 hint="wait for it, or look at it with: autotune status",
             ) from None
