@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import getpass
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune.errors import SpecError
-from autotune.retune.ledger import Approval
 from autotune.retune.session import opened
 from autotune.study import open_study
 
@@ -22,12 +19,7 @@ def approve(
 ) -> None:
     """Agree to a version that waits; the next pass (or `autotune retune`) deploys it in its window."""
     with opened(open_study(study)) as session:
-        pending = session.state.pending
-        if pending is None or (version is not None and version != pending.number):
-            waits = f"version {pending.number} waits" if pending else "nothing waits"
-            wanted = f"version {version}" if version is not None else "a version"
-            raise SpecError(f"{wanted} does not wait for approval", hint=f"{waits}; see: autotune history {study}")
-        session.ledger.add(Approval(pending.number, not refuse, _user(), time.time()))
+        pending = session.decide(version, _user(), granted=not refuse)
     word = (
         "refused: it will not be deployed"
         if refuse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from autotune.retune.ledger import State
 from autotune.retune.session import opened
-from autotune.retune.timeline import rows, write_plot
+from autotune.retune.timeline import Row, rows, write_plot
 from autotune.study import open_study
 
 
@@ -26,23 +27,24 @@ def history(
     """Show versions, gains, drifts and decisions with their reasons."""
     opened_study = open_study(study)
     with opened(opened_study) as session:
-        state = session.state
+        entries = session.ledger.entries()
+    state, happened = State.of(entries), rows(entries)
     if plot is not None:
-        write_plot(opened_study.spec.name, state, plot)
+        write_plot(opened_study.spec.name, entries, plot)
         typer.echo(f"wrote {plot}")
         return
     if as_json:
         body = {"current": state.current, "waiting": state.pending.number if state.pending else None,
-                "passes": [asdict(row) for row in rows(state)],
+                "events": [asdict(row) for row in happened],
                 "versions": [asdict(version) for version in state.versions]}  # fmt: skip
         typer.echo(json.dumps(body, indent=2))
         return
-    _print(state, study)
+    _print(state, happened, study)
 
 
-def _print(state: State, study: Path) -> None:
+def _print(state: State, happened: Sequence[Row], study: Path) -> None:
     console = Console()
-    if not state.passes and not state.versions:
+    if not happened and not state.versions:
         console.print(Text(f"no pass has run yet: autotune retune {study}"))
         return
     versions = Table(title="versions", title_justify="left", show_edge=False, header_style="dim")
@@ -52,12 +54,13 @@ def _print(state: State, study: Path) -> None:
         mark = "deployed" if one.number == state.current else "waits" if one == state.pending else ""
         gain = f"x{one.gains[0][1]:.3f}" if one.gains else ""
         versions.add_row(str(one.number), str(one.before or ""), gain, Text(one.sentence), mark)
-    passes = Table(title="passes (UTC)", title_justify="left", show_edge=False, header_style="dim")
-    for column in ("ended", "verdict", "version", "gain", "GPU hours", "reasons"):
-        passes.add_column(column)
-    for row in rows(state):
-        reasons = Text("\n".join(row.reasons))
-        passes.add_row(row.at, row.verdict, str(row.version), row.gain, f"{row.gpu_hours:.2f}", reasons)
     console.print(versions)
+    events = Table(title="passes, and what people did (UTC)", title_justify="left", show_edge=False, header_style="dim")
+    for column, least in (("ended", 16), ("", 11), ("version", 7), ("gain", None), ("GPU hours", None)):
+        events.add_column(column, min_width=least)
+    events.add_column("reasons", min_width=30, ratio=1)
+    for row in happened:
+        reasons = Text("\n".join(row.reasons))
+        events.add_row(row.at, row.verdict, str(row.version), row.gain, f"{row.gpu_hours:.2f}", reasons)
     console.print()
-    console.print(passes)
+    console.print(events)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotune.cli.retune import show
-from autotune.retune.promotion import version_to_restore
+from autotune.engine.giveway import cancel_on_signals
 from autotune.retune.session import Session, opened
-from autotune.retune.verdict import Ending, Verdict
+from autotune.retune.verdict import Ending
 from autotune.study import open_study
 
 
@@ -22,21 +23,20 @@ def rollback(
 ) -> None:
     """Deploy an earlier version again, with the same hooks as a promotion."""
     with opened(open_study(study)) as session:
-        ending, restored = asyncio.run(_run(session, to, dry_run=dry_run))
+        done = asyncio.run(_run(session, to, dry_run=dry_run))
+    if done is None:
+        print(f"stopped; what is deployed now: autotune history {study}", file=sys.stderr)
+        raise typer.Exit(130)
+    ending, restored = done
     show(ending)
     if not restored:
         raise typer.Exit(1)
 
 
-async def _run(session: Session, to: int | None, *, dry_run: bool) -> tuple[Ending, bool]:
-    with session.locked():
-        if not dry_run:
-            await session.switch.recover()
-        version = version_to_restore(session.state, to)
-        if version.number == session.state.current:
-            return Ending(Verdict.NOTHING, (f"version {version.number} is what is deployed",)), True
-        if dry_run:
-            plan = session.switch.hooks.plan()
-            return Ending(Verdict.DRY, (f"version {version.number} would be deployed: {version.sentence}", *plan)), True
-        ending = await session.switch.to(version, "rollback", "asked for")
-        return ending, session.state.current == version.number
+async def _run(session: Session, to: int | None, *, dry_run: bool) -> tuple[Ending, bool] | None:
+    """None where a signal asked to stop; a change that had begun is ended first."""
+    cancel_on_signals()
+    try:
+        return await session.roll_back(to, dry_run=dry_run)
+    except asyncio.CancelledError:
+        return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +16,7 @@ import typer
 from autotune.engine.giveway import cancel_on_signals
 from autotune.errors import SpecError
 from autotune.retune.install import Place, kubernetes_manifest, systemd_unit
+from autotune.retune.metrics import served
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import Service, WallClock, first_start
 from autotune.retune.session import Session, opened
@@ -39,8 +42,9 @@ def schedule(
     if install is not None:
         gpus = opened_study.spec.hardware.gpus
         place = Place(
-            opened_study.spec.name, study.absolute(), sys.executable, user, image, gpus if gpus is not None else 1
-        )
+            opened_study.spec.name, study.absolute(), sys.executable, cron or "", timezone or "", user, image,
+            gpus if gpus is not None else 1,
+        )  # fmt: skip
         _install(install, place, spec, out)
         return
     with opened(opened_study) as session:
@@ -51,11 +55,11 @@ def schedule(
 
 def _install(kind: str, place: Place, spec: RetuneSpec, out: Path | None) -> None:
     if kind == "systemd":
-        text = systemd_unit(place)
+        text = systemd_unit(place, spec)
     elif kind == "kubernetes":
         if not place.image:
             raise SpecError("a CronJob needs an image", key="--image", hint="one that has autotune and vLLM installed")
-        text = kubernetes_manifest(place, spec)
+        text = kubernetes_manifest(place, spec, datetime.now(UTC))
     else:
         raise SpecError(f"--install {kind!r} is unknown", hint="systemd or kubernetes")
     if out is None:
@@ -71,10 +75,16 @@ def _install(kind: str, place: Place, spec: RetuneSpec, out: Path | None) -> Non
 async def _serve(session: Session) -> int:
     cancel_on_signals()
     service = Service(
-        session.schedule, session.spec.budget.time, WallClock(), session.run, partial(first_start, session.ledger), _say
-    )
+        session.schedule, session.spec.budget.time, WallClock(), partial(session.run_scheduled, say=_say),
+        partial(first_start, session.ledger), _say,
+    )  # fmt: skip
     try:
-        await service.serve()
+        for reason in await session.recover():
+            _say(reason)
+        async with AsyncExitStack() as stack:
+            if (address := session.spec.metrics_listen) is not None:
+                _say(f"metrics at {await stack.enter_async_context(served(address, session.metrics))}")
+            await service.serve()
     except asyncio.CancelledError:
         _say("stopped; the next start goes on")
         return 130

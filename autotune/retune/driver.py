@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from autotune.assembly import StudyParts, assemble
 from autotune.engine import cpu_setup
 from autotune.engine.probe import installed_version
@@ -20,24 +22,23 @@ from autotune.export.pick import gather, renamed
 from autotune.export.registry import EXPORTERS
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import read_gpus
-from autotune.outcome import Infeasible, TrialRecord
+from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.retune.guard import obstacles
 from autotune.retune.ledger import Pairs, Tuning
-from autotune.retune.observe import histogram_json, observe_profile
+from autotune.retune.observe import histogram_json, observe_profile, profile_of
 from autotune.retune.promotion import Tuned
 from autotune.retune.substudy import INPUT_FILE, OUTPUT_FILE, CanaryRules, canary_spec, retune_name, retune_spec
-from autotune.retune.triggers import WATCHED
+from autotune.retune.triggers import STUDY, STUDY_PARTS, WATCHED
 from autotune.retune.tuner import Adopted, CanaryResult, GiveWay, Sight
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 from autotune.spec.resolved import resolved_yaml
 from autotune.spec.retune import RetuneSpec
+from autotune.spec.study import StudySpec
 from autotune.study import Study, study_of
 
 SAME_MODEL = ("model", "model_config", "model_revision")
-ARGUMENTS = {"engine", "space", "load", "objectives", "slos", "baseline"}
-"""Parts of the study whose change is a reason to tune again."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,40 @@ class StudyTuner:
         found = _required(self.study, final)
         seen = dict(next((r.environment for r in reversed(records) if r.environment), ()))
         now = dict(await asyncio.to_thread(self._fingerprint))
-        measured = {name: seen[name] for name in WATCHED if name in seen and name not in ("model", "arguments")}
+        measured = {name: seen[name] for name in WATCHED if name in seen and name != "model"}
         version = next((r.resolved.version for r in reversed(records) if r.resolved and r.resolved.version), "")
         if "engine" in now and version:
             measured["engine"] = version.partition("+")[0]
-        known = tuple(sorted({**now, **measured}.items()))
+        known = tuple(sorted({**now, **self._parts_that_ran(), **measured}.items()))
         return Adopted(
-            found.config, found.gains, found.sentence, found.quality, str(self.study.folder), known
+            found.config, found.gains, found.sentence, found.quality, str(self.study.folder), known,
+            profile_of(self.study.spec.load),
         )  # fmt: skip
+
+    def _parts_that_ran(self) -> dict[str, str]:
+        """Hashes of the study file as it was run: it may have been edited since."""
+        store = self.study.existing_store()
+        try:
+            head = store.head()
+        finally:
+            store.close()
+        try:
+            return _parts(StudySpec.model_validate_json(head.spec)) if head is not None else {}
+        except ValidationError:
+            return {}  # of a version with other keys
 
     async def look(self) -> Sight:
         """See `Tuner.look`."""
         print_ = await asyncio.to_thread(self._fingerprint)
         profile, note = await observe_profile(self.retune.triggers, os.environ)
         return Sight(print_, profile, (note,) if note else ())
+
+    def gpus(self) -> int:
+        """See `Tuner.gpus`."""
+        hardware = self.study.spec.hardware
+        if hardware.gpus is not None:
+            return hardware.gpus
+        return len(hardware.devices) if hardware.devices is not None else len(read_gpus().gpus)
 
     async def obstacles(self) -> Sequence[str]:
         """See `Tuner.obstacles`."""
@@ -89,16 +110,26 @@ class StudyTuner:
             python = str(found.python) if found else spec.engine.python or sys.executable
             version = installed_version(python).partition("+")[0]
         model = str(found.model) if found and spec.model == cpu_setup.MODEL_NAME else spec.model
-        arguments = {"arguments": _hash(spec.model_dump_json(include=ARGUMENTS))}
-        entries = dict(fingerprint(model=model, revision=spec.revision, engine=version, extra=arguments))
+        entries = dict(fingerprint(model=model, revision=spec.revision, engine=version, extra=_parts(spec)))
         return tuple(sorted((name, entries[name]) for name in WATCHED if name in entries))
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
     async def canary(self, incumbent: EngineConfig, number: int, seconds: float) -> CanaryResult:
-        """See `Tuner.canary`. Its folder goes once it is read, unless something could not be measured."""
+        """See `Tuner.canary`. Its folder goes at its end; with the logs of a fault it stays until the next canary."""
         folder = self._home / f"canary-{number:04d}"
-        shutil.rmtree(folder, ignore_errors=True)  # one that was killed belongs to another day
+        for old in self._home.glob("canary-[0-9]*"):
+            shutil.rmtree(old, ignore_errors=True)
+        try:
+            result = await self._measured_canary(folder, incumbent, seconds)
+        except (GiveWay, asyncio.CancelledError):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not result.problem:
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    async def _measured_canary(self, folder: Path, incumbent: EngineConfig, seconds: float) -> CanaryResult:
         study = study_of(canary_spec(self.study.spec, incumbent, folder), self.study.path)
         self._hand_over(study, load=True, reference=False)
         with study.locked():
@@ -108,12 +139,9 @@ class StudyTuner:
                     parts.spec, parts.objectives, parts.baseline, parts.preflight, incumbent, self.baseline()
                 )
                 await self._within(replace(parts, rules=rules), seconds, 0.0)
-                result = self._read_canary(parts.store.history(), incumbent)
+                return self._read_canary(parts.store.history(), incumbent)
             finally:
                 parts.close()
-        if not result.problem:
-            shutil.rmtree(folder, ignore_errors=True)
-        return result
 
     def _read_canary(self, records: Sequence[TrialRecord], incumbent: EngineConfig) -> CanaryResult:
         objectives = Objectives.of(self.study.spec)
@@ -139,7 +167,7 @@ class StudyTuner:
         before = self.spent(tuning)
         like = self._warm_start(Path(tuning.folder))
         with study.locked():
-            parts = await assemble(study, like=like)
+            parts = await assemble(study, like=like, anew="a re-tuning measures anew")
             try:
                 await self._within(parts, seconds, before)
             except EnvironmentFault:
@@ -210,13 +238,16 @@ class StudyTuner:
         return all(seen.get(name) == now.get(name) for name in SAME_MODEL if name in seen and name != "model")
 
     def _warm_start(self, folder: Path) -> Path:
-        """The study file whose front is tried first: the last re-tuning before this one, else the study."""
-        earlier = [
-            path
-            for path in sorted(folder.parent.glob("[0-9]*/study.yaml"))
-            if path.parent.name < folder.name and (path.parent / "study.db").is_file()
-        ]
-        return earlier[-1] if earlier else self.study.path
+        """The study file whose front is tried first: the last re-tuning before this one that measured, else the study.
+
+        One that was given up, or whose incumbent could not serve, has no front.
+        """
+        for path in sorted(folder.parent.glob("[0-9]*/study.yaml"), reverse=True):
+            if path.parent.name < folder.name and (path.parent / "study.db").is_file():
+                records, _ = self._results(self._stored(path.parent))
+                if any(isinstance(record.outcome, Measured) for record in records):
+                    return path
+        return self.study.path
 
     def spent(self, tuning: Tuning) -> float:
         """See `Tuner.spent`."""
@@ -288,6 +319,11 @@ def _illegal_baseline(records: Sequence[TrialRecord]) -> str | None:
 
 def _gpu_hours(records: Sequence[TrialRecord]) -> float:
     return sum(record.seconds * record.gpus for record in records) / 3600
+
+
+def _parts(spec: StudySpec) -> dict[str, str]:
+    """A hash of every part of a study whose change is a reason to tune again."""
+    return {f"{STUDY}{part}": _hash(spec.model_dump_json(include={part})) for part in STUDY_PARTS}
 
 
 def _hash(text: str) -> str:

@@ -6,15 +6,17 @@ Times are Unix seconds. An entry is written before what it announces (`SwitchBeg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
+from autotune.errors import StoreError
 from autotune.space.config import FrozenValue
-from autotune.store import Store
+from autotune.store import Store, shown
 
 KIND = "retune"
+DAY_S = 86400.0
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 Gain: TypeAlias = tuple[str, float, float, float]
@@ -84,6 +86,7 @@ class SwitchBegan:
     after: int
     at: float
     why: str
+    change: Literal["adopt", "promote", "rollback"] = "promote"
     kind: Literal["switch_began"] = "switch_began"
 
 
@@ -155,6 +158,16 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A version that waited is out of date: it will not be deployed, even if somebody agreed to it."""
+
+    version: int
+    at: float
+    why: str
+    kind: Literal["dropped"] = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
 class PassEnded:
     """A pass and how it ended.
 
@@ -185,7 +198,7 @@ class Scheduled:
 
 
 Entry: TypeAlias = Annotated[
-    Scheduled | Version | SwitchBegan | SwitchEnded | Reference | Canary | Tuning | Approval | PassEnded,
+    Scheduled | Version | SwitchBegan | SwitchEnded | Reference | Canary | Tuning | Approval | Dropped | PassEnded,
     Field(discriminator="kind"),
 ]
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
@@ -212,8 +225,24 @@ class StoreLedger:
         self._store.put(KIND, entry.kind, _ENTRY.dump_json(entry).decode())
 
     def entries(self) -> Sequence[Entry]:
-        """All entries; see `Ledger`."""
-        return tuple(_ENTRY.validate_json(body) for _, body in self._store.documents(KIND))
+        """All entries; see `Ledger`.
+
+        Raises:
+            StoreError: one cannot be read; what is deployed must not be decided from half a history.
+        """
+        documents = self._store.documents(KIND)
+        return tuple(self._read(number, kind, body) for number, (kind, body) in enumerate(documents, 1))
+
+    def _read(self, number: int, kind: str, body: str) -> Entry:
+        try:
+            return _ENTRY.validate_json(body)
+        except ValidationError as error:
+            what = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise StoreError(
+                f"database {shown(self._store.url)}: entry {number} of the re-tuning history ({kind}) cannot be read: "
+                f"{what}\n  it was changed by hand or written by a newer autotune: restore the database from a backup, "
+                "or upgrade; nothing was deployed"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -234,7 +263,9 @@ class State:
     held: bool = False
     """Its hooks have failed: it waits for a person whatever the approval mode."""
     approvals: tuple[Approval, ...] = ()
-    passes: tuple[PassEnded, ...] = field(default=())
+    rejected: tuple[int, ...] = ()
+    """Versions that a person has refused or rolled back from."""
+    passes: tuple[PassEnded, ...] = ()
     since: float | None = None
     """When the service began for the first time."""
 
@@ -261,36 +292,42 @@ class State:
         number = self.pending.number if self.pending else 0
         return any(one.granted and one.version == number for one in self.approvals)
 
-    @property
-    def handled(self) -> float | None:
-        """The latest scheduled time that had its pass, else when the service began; None before both."""
-        return max((one.fire for one in self.passes), default=self.since)
+    def handled(self, now: float) -> float | None:
+        """The latest scheduled time that had its pass, else when the service began; None before both.
 
-    def gpu_hours_since(self, moment: float) -> float:
-        """What passes cost since then."""
-        return sum(one.gpu_hours for one in self.passes if one.at >= moment)
+        Times more than a day ahead are not believed: the clock was wrong, and would keep the schedule still for ever.
+        """
+        times = [one.fire for one in self.passes] + ([] if self.since is None else [self.since])
+        return max((time for time in times if time <= now + DAY_S), default=None)
+
+    def gpu_hours(self, begin: float, end: float) -> float:
+        """What the passes cost that ended between two times."""
+        return sum(one.gpu_hours for one in self.passes if begin <= one.at <= end)
 
 
 def _after(state: State, entry: Entry) -> State:
     match entry:
         case Scheduled():
-            return replace(state, since=state.since or entry.at)
+            return replace(state, since=entry.at if state.since is None else min(state.since, entry.at))
         case Version():
             pending = entry if state.versions else None
             tuned = state.tuning
-            reference = Reference(tuned.fingerprint, tuned.profile, entry.at) if tuned else state.reference
-            return replace(
-                state, versions=(*state.versions, entry), pending=pending, held=False, reference=reference, tuning=None
-            )  # fmt: skip
+            state = replace(state, versions=(*state.versions, entry), pending=pending, held=False, tuning=None)
+            if tuned is None:
+                return state
+            return replace(state, reference=Reference(tuned.fingerprint, tuned.profile, entry.at), canaries=())
         case SwitchBegan():
             return replace(state, switch=entry)
         case SwitchEnded():
             done = state.pending is not None and entry.current == state.pending.number
             canaries = () if entry.current != state.current else state.canaries
             pending = None if done else state.pending
+            back = state.switch is not None and state.switch.change == "rollback" and entry.current != state.current
+            rejected = (*state.rejected, state.current) if back else state.rejected
+            rejected = tuple(number for number in rejected if not _same(state, number, entry.current))
             return replace(
                 state, switch=None, current=entry.current, canaries=canaries, pending=pending, held=entry.held,
-                approvals=() if entry.held else state.approvals,
+                approvals=() if entry.held else state.approvals, rejected=rejected,
             )  # fmt: skip
         case Reference():
             return replace(state, reference=entry, canaries=(), tuning=None)
@@ -299,7 +336,22 @@ def _after(state: State, entry: Entry) -> State:
         case Tuning():
             return replace(state, tuning=entry)
         case Approval():
-            refused = not entry.granted and state.pending is not None and state.pending.number == entry.version
-            return replace(state, approvals=(*state.approvals, entry), pending=None if refused else state.pending)
+            if entry.granted:
+                return replace(state, approvals=(*state.approvals, entry))
+            return replace(_without(state, entry.version), rejected=(*state.rejected, entry.version))
+        case Dropped():
+            return _without(state, entry.version)
         case PassEnded():
             return replace(state, passes=(*state.passes, entry))
+
+
+def _same(state: State, one: int, other: int) -> bool:
+    """Two versions are the same configuration."""
+    first, second = state.version(one), state.version(other)
+    return first is not None and second is not None and (first.args, first.env) == (second.args, second.env)
+
+
+def _without(state: State, version: int) -> State:
+    """A version that waits does not wait any more."""
+    waits = state.pending is not None and state.pending.number == version
+    return replace(state, pending=None, held=False) if waits else state

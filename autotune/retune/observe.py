@@ -9,16 +9,23 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 import aiohttp
+import numpy as np
 
 from autotune.errors import AutotuneError, EnvironmentFault
 from autotune.load.from_metrics import Bucket, ObservedLoad, Snapshot, observed_load, read_snapshot
+from autotune.load.lengths import draw_lengths
+from autotune.load.records import Ints
 from autotune.retune.ledger import Bin, Profile
 from autotune.spec.retune import TriggerSpec
+from autotune.spec.study import LengthSpec, LoadSpec
 
 TIMEOUT_S = 20.0
 HISTOGRAMS = ("request_prompt_tokens", "request_generation_tokens")
 STRANGE = (ValueError, KeyError, TypeError, AttributeError)
 """What reading an answer raises that is not what the protocol says."""
+DRAWN = 10_000
+"""Lengths that stand for a law: enough that their scatter is far below a stability index that counts."""
+CLASSES = 20
 HITS, QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
 
 
@@ -97,6 +104,34 @@ def _profile(seen: ObservedLoad, before: Snapshot | None, after: Snapshot, secon
 
 def _bins(buckets: tuple[Bucket, ...]) -> tuple[Bin, ...]:
     return tuple(Bin(item.low, item.high, item.count) for item in buckets)
+
+
+def profile_of(load: LoadSpec) -> Profile | None:
+    """The lengths that a study was tuned for, where they are those of users; None where the study made them up.
+
+    A law of the study's own (256 tokens, say) is no statement about what users do; the first profile that is seen then
+    stands for what they did when it was tuned.
+
+    Raises:
+        SpecError: a file of lengths is missing or holds none.
+    """
+    inputs, outputs = load.input_tokens, load.output_tokens
+    if not (isinstance(inputs, LengthSpec) and isinstance(outputs, LengthSpec)):
+        return None
+    if (inputs.kind, outputs.kind) != ("empirical", "empirical"):
+        return None
+    draws = np.random.default_rng(load.seed)
+    first, second = (_histogram(draw_lengths(law, draws, DRAWN)) for law in (inputs, outputs))
+    return Profile(first, second, DRAWN)
+
+
+def _histogram(lengths: Ints) -> tuple[Bin, ...]:
+    """Classes of about the same share; a class holds its upper edge."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, CLASSES + 1), method="nearest"))
+    edges = np.insert(edges, 0, edges[0] - 1)
+    counts, _ = np.histogram(lengths, edges + 0.5)
+    rows = zip(edges[:-1], edges[1:], counts, strict=True)
+    return tuple(Bin(float(low), float(high), float(count)) for low, high, count in rows)
 
 
 def histogram_json(bins: tuple[Bin, ...]) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from autotune.errors import EnvironmentFault
-from autotune.retune.ledger import Canary, Ledger, PassEnded, Reference, State, Tuning, Version
+from autotune.retune.ledger import Canary, Dropped, Ledger, PassEnded, Reference, State, Tuning, Version
 from autotune.retune.promotion import Now, Switch, Tuned, judge
 from autotune.retune.triggers import (
     Finding,
@@ -103,22 +103,25 @@ class Pass:
         return State.of(self._ledger.entries())
 
     async def _decide(self, call: Call) -> Ending:
+        if call.dry_run and self._state().switch is not None:
+            self._said.append("a change was interrupted: it would be undone first")
         if not call.dry_run and (recovered := await self._switch.recover()) is not None:
             self._said.extend(recovered.reasons)
         incumbent = await self._incumbent(call)
         sight = await self._tuner.look()
         self._said.extend(sight.notes)
         state = self._state()
-        cheap = self._cheap(state, sight)
+        if edits := self._switch.edits():
+            self._said.append(f"deployed is not version {incumbent.number} as it was proven: {edits}")
+        findings = self._cheap(state, sight)
+        fired = [one for one in findings if one.fired]
         if state.pending is not None:
-            ending = await self._pending(state, state.pending, cheap[0], call)
+            ending = await self._pending(state, state.pending, fired, call)
             if ending is not None:
                 return ending
-        if state.tuning is not None and not call.dry_run:
+        if state.tuning is not None:
             return await self._continue(state.tuning, sight, call)
-        findings = cheap
         self._said.extend(f"{one.name}: {one.sentence}" for one in findings)
-        fired = [one for one in findings if one.fired]
         if not fired and not call.force:
             if not call.dry_run:
                 self._keep_profile(state, sight)
@@ -141,7 +144,7 @@ class Pass:
         if self._state().version(1) is None:
             self._ledger.add(version)
         if self._state().reference is None:
-            self._ledger.add(Reference(adopted.fingerprint, None, self._now()))
+            self._ledger.add(Reference(adopted.fingerprint, adopted.profile, self._now()))
         self._said.extend(self._switch.adopt(version).reasons)
         return version
 
@@ -168,24 +171,52 @@ class Pass:
 
     # -- what waits --------------------------------------------------------------------------------------------------
 
-    async def _pending(self, state: State, version: Version, fingerprint: Finding, call: Call) -> Ending | None:
+    async def _pending(self, state: State, version: Version, fired: list[Finding], call: Call) -> Ending | None:
         """Deploy what waits where it may be, else say what it waits for. None: it is out of date, look again."""
-        if fingerprint.fired:
-            self._said.append(f"version {version.number} was measured before {fingerprint.sentence}: not deployed")
+        if stale := self._stale(state, version, fired):
+            self._said.append(f"version {version.number} is not deployed: {stale}")
+            if not call.dry_run:
+                self._ledger.add(Dropped(version.number, self._now(), stale))
             return None
-        if state.approved or (self._spec.promote.approval == "auto" and not state.held):
-            why = f"approved: {version.sentence}" if state.approved else version.sentence
-            return await self._promote(version, why, call)
-        why = "its hooks have failed" if state.held else "approval is manual"
-        sentence = f"version {version.number} waits for `autotune approve` ({why}): {version.sentence}"
-        return Ending(Verdict.WAITING, (sentence,))
+        if state.approved:
+            return await self._promote(version, f"approved: {version.sentence}", call)
+        if why := self._needs_a_person(state, version):
+            return _waits(version, why)
+        return await self._promote(version, version.sentence, call)
+
+    def _stale(self, state: State, version: Version, fired: list[Finding]) -> str:
+        """Why the evidence of a version does not hold any more; empty where it does."""
+        if version.before != state.current:
+            return f"it was compared with version {version.before}, and version {state.current} is deployed now"
+        return f"since it was measured, {'; '.join(one.sentence for one in fired)}" if fired else ""
+
+    def _needs_a_person(self, state: State, version: Version) -> str:
+        """Why this version is not deployed without a person's agreement; empty where it may be."""
+        if self._spec.promote.approval == "manual":
+            return "approval is manual"
+        if state.held:
+            return "its hooks have failed"
+        for number in state.rejected:
+            other = state.version(number)
+            if other is not None and _config(other) == _config(version):
+                return f"it is the configuration of version {number}, which a person has refused or rolled back"
+        if edits := self._switch.edits():
+            return edits
+        return ""
 
     async def _continue(self, tuning: Tuning, sight: Sight, call: Call) -> Ending:
         changed = fingerprint_finding(tuning.fingerprint, sight.fingerprint)
+        current = self._state().current
+        if tuning.version != current:
+            text = f"version {tuning.version} was the incumbent, and version {current} is deployed now"
+            changed = Finding("fingerprint", True, text)
         if changed.fired:
             self._said.append(f"the re-tuning of the last pass is given up: {changed.sentence}")
             return await self._begin([*tuning.reasons, changed.sentence], sight, call)
-        self._said.append(f"going on with the re-tuning of the last pass ({'; '.join(tuning.reasons)})")
+        text = f"with the re-tuning of the last pass ({'; '.join(tuning.reasons)})"
+        if call.dry_run:
+            return Ending(Verdict.DRY, (f"it would go on {text}", *self._switch.hooks.plan()))
+        self._said.append(f"going on {text}")
         if (blocked := await self._blocked(call)) is not None:
             return blocked
         return await self._tune(tuning, call)
@@ -200,38 +231,66 @@ class Pass:
             return Ending(Verdict.DRY, ("the canary would be measured now",))
         if (blocked := await self._blocked(call)) is not None:
             return blocked
+        finding = await self._canary(incumbent, call)
+        if finding.again:
+            self._said.append(f"canary: {finding.sentence}, so it is measured again")
+            if (blocked := await self._blocked(call)) is not None:
+                return blocked
+            finding = await self._canary(incumbent, call)
+        if finding.alert:
+            return Ending(Verdict.ALERT, (f"canary: {finding.sentence}",))
+        self._said.append(f"canary: {finding.sentence}")
+        if finding.fired:
+            return await self._begin([finding.sentence], await self._tuner.look(), call)
+        return self._nothing()
+
+    async def _canary(self, incumbent: Version, call: Call) -> Finding:
+        """Measure once; the reading is in the ledger, and judged with those before it."""
         number = len(self._state().passes) + 1
-        result = await self._tuner.canary(_config(incumbent), number, call.deadline - self._now())
+        result = await self._tuner.canary(_config(incumbent), number, self._seconds(call))
         self._gpu_hours += result.gpu_hours
         reading = Canary(
             incumbent.number, canary_median(result.incumbent), canary_median(result.baseline), self._now(),
             result.problem,
         )  # fmt: skip
         self._ledger.add(reading)
-        finding = canary_finding(self._state().canaries, self._spec.triggers.canary_drop)
-        if finding.alert:
-            return Ending(Verdict.ALERT, (f"canary: {finding.sentence}",))
-        if finding.fired:
-            self._said.append(f"canary: {finding.sentence}")
-            return await self._begin([finding.sentence], await self._tuner.look(), call)
-        self._said.append(f"canary: {finding.sentence}")
-        return self._nothing()
+        return canary_finding(self._state().canaries, self._spec.triggers.canary_drop)
 
     def _nothing(self) -> Ending:
         return Ending(Verdict.NOTHING, ("nothing triggered: what runs today stays",))
 
     async def _blocked(self, call: Call) -> Ending | None:
         """Why nothing may be started now."""
-        budget = self._spec.budget.gpu_hours_per_month
-        spent = self._state().gpu_hours_since(self._now() - MONTH_S)
-        if budget is not None and spent >= budget:
-            text = f"{spent:.1f} of {budget:g} GPU hours of the last 30 days are spent"
-            return Ending(Verdict.BLOCKED, (text,))
-        if call.deadline - self._now() < LEAST_SECONDS:
-            return Ending(Verdict.GAVE_WAY, ("no time is left in this window; the next pass goes on",))
+        left = self._hours_left()
+        if left is not None and left <= 0:
+            limit, spent = self._spec.budget.gpu_hours_per_month, self._month()
+            if limit is not None and spent >= limit:
+                return Ending(Verdict.BLOCKED, (f"{spent:.1f} of {limit:g} GPU hours of the last 30 days are spent",))
+            return Ending(Verdict.GAVE_WAY, ("the GPU hours of a pass are spent; the next pass goes on",))
+        if self._seconds(call) < LEAST_SECONDS:
+            return Ending(Verdict.GAVE_WAY, ("no time is left in this pass; the next pass goes on",))
         if reasons := await self._tuner.obstacles():
             return Ending(Verdict.BLOCKED, (f"nothing is started: {'; '.join(reasons)}",))
         return None
+
+    def _month(self) -> float:
+        """GPU hours of the last 30 days, this pass included."""
+        now = self._now()
+        return self._state().gpu_hours(now - MONTH_S, now) + self._gpu_hours
+
+    def _hours_left(self) -> float | None:
+        """GPU hours that may still be spent; None where nothing limits them."""
+        budget = self._spec.budget
+        left = [] if budget.gpu_hours is None else [budget.gpu_hours - self._gpu_hours]
+        if budget.gpu_hours_per_month is not None:
+            left.append(budget.gpu_hours_per_month - self._month())
+        return min(left, default=None)
+
+    def _seconds(self, call: Call) -> float:
+        """Seconds for what is started now: until the deadline, or until busy GPUs have spent their hours."""
+        left = self._hours_left()
+        until = call.deadline - self._now()
+        return until if left is None else min(until, left * 3600 / max(1, self._tuner.gpus()))
 
     # -- tuning ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +315,7 @@ class Pass:
         assert incumbent is not None
         against = self._tuner.baseline() if tuning.fallback else _config(incumbent)
         self._tuning, self._spent_before = tuning, self._tuner.spent(tuning)
-        tuned = await self._tuner.tune(tuning, against, call.deadline - self._now())
+        tuned = await self._tuner.tune(tuning, against, self._seconds(call))
         self._tuning = None
         self._gpu_hours += tuned.gpu_hours
         if tuned.illegal:
@@ -288,8 +347,8 @@ class Pass:
             judgement.sentence, tuned.gains, tuned.quality, await self._tuner.render(tuned),
         )  # fmt: skip
         self._ledger.add(version)
-        if self._spec.promote.approval == "manual":
-            return Ending(Verdict.WAITING, (f"version {number} waits for `autotune approve`: {judgement.sentence}",))
+        if why := self._needs_a_person(self._state(), version):
+            return _waits(version, why)
         return await self._promote(version, judgement.sentence, call)
 
     async def _promote(self, version: Version, why: str, call: Call) -> Ending:
@@ -297,7 +356,17 @@ class Pass:
             return Ending(
                 Verdict.DRY, (f"version {version.number} would be deployed: {why}", *self._switch.hooks.plan())
             )
-        return await self._switch.to(version, "promote", why)
+        try:
+            return await self._switch.to(version, "promote", why)
+        except asyncio.CancelledError:
+            deployed = self._state().current
+            self._said.append(f"the change to version {version.number} was ended first: version {deployed} runs")
+            raise
+
+
+def _waits(version: Version, why: str) -> Ending:
+    text = f"version {version.number} waits for `autotune approve` ({why}): {version.sentence}"
+    return Ending(Verdict.WAITING, (text,))
 
 
 def _config(version: Version) -> EngineConfig:

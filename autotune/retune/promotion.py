@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from autotune.errors import AutotuneError, SpecError
-from autotune.retune.deploy import Deployment
+from autotune.retune.deploy import MISSING, Deployment
 from autotune.retune.hooks import HookEvent, Hooks
 from autotune.retune.ledger import Gain, Ledger, State, SwitchBegan, SwitchEnded, Version
 from autotune.retune.verdict import Ending, Verdict
@@ -103,20 +104,43 @@ class Switch:
         return State.of(self.ledger.entries())
 
     async def to(self, version: Version, change: Literal["promote", "rollback"], why: str) -> Ending:
-        """Deploy `version`. Everything is undone where a hook or a file fails."""
-        before = self.state().incumbent
+        """Deploy `version`. Everything is undone where a hook or a file fails.
+
+        A switch is short and is not left half-done: one that is asked to give way ends first.
+
+        Raises:
+            asyncio.CancelledError: asked to give way; the switch has ended, and the ledger says how.
+            SpecError: the target is no place for these files.
+            EnvironmentFault: what was edited there by hand cannot be kept.
+        """
         self.deployment.check(version.files)
-        self.ledger.add(SwitchBegan(before.number if before else 0, version.number, self.now(), why))
+        task = asyncio.ensure_future(self._to(version, change, why))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            raise
+
+    async def _to(self, version: Version, change: Literal["promote", "rollback"], why: str) -> Ending:
+        before = self.state().incumbent
+        self.ledger.add(SwitchBegan(before.number if before else 0, version.number, self.now(), why, change))
         event = self._event(change, version, before, why)
         if (problem := await self.hooks.run("before", event, self.now())) is not None:
             return self._ended(before, f"{problem}; nothing was changed", held=True)
-        problem = self._install(version) or await self.hooks.run("after", event, self.now())
+        problem, kept = self._install(version)
+        problem = problem or await self.hooks.run("after", event, self.now())
         if problem is not None:
             return await self._undo(before, version, problem, held=True)
         done = "deployed" if change == "promote" else "restored"
-        sentence = f"version {version.number} is {done} at {self.deployment.path}"
+        sentence = f"version {version.number} is {done} at {self.deployment.path}{kept}"
         self.ledger.add(SwitchEnded(version.number, self.now(), sentence))
         return Ending(Verdict.PROMOTED if change == "promote" else Verdict.ROLLED_BACK, (why, sentence))
+
+    def edits(self) -> str:
+        """What somebody did to the deployed files since they were deployed; empty where nothing."""
+        incumbent = self.state().incumbent
+        found = self.deployment.edits(incumbent) if incumbent is not None else ()
+        return f"{', '.join(found)} in {self.deployment.path} by hand" if found else ""
 
     def adopt(self, version: Version) -> Ending:
         """Take over what runs already as the first version: its files are there or are written, and no hook is called.
@@ -125,7 +149,8 @@ class Switch:
             EnvironmentFault: they cannot be written.
         """
         self.deployment.check(version.files)
-        self.ledger.add(SwitchBegan(0, version.number, self.now(), "taken over"))
+        self.deployment.claim()
+        self.ledger.add(SwitchBegan(0, version.number, self.now(), "taken over", "adopt"))
         if not self.deployment.existing():
             self.deployment.install(version)
         sentence = f"what the study recommended is version {version.number}, in {self.deployment.path}"
@@ -139,23 +164,34 @@ class Switch:
             return None
         before, after = state.version(state.switch.before), state.version(state.switch.after)
         assert after is not None
+        if before is None:
+            return self._ended(None, "taking over what runs already was interrupted", held=False)
         return await self._undo(before, after, "the change was interrupted", held=False)
 
     async def _undo(self, before: Version | None, failed: Version, problem: str, *, held: bool) -> Ending:
         if before is None:
             return self._ended(None, f"{problem}; there is no earlier version", held=held)
-        again = self._install(before)
+        again, kept = self._install(before)
         event = self._event("restore", before, failed, problem)
         again = again or await self.hooks.run("after", event, self.now())
-        text = f"{problem}; version {before.number} is deployed again"
+        text = f"{problem}; version {before.number} is deployed again{kept}"
         return self._ended(before, f"{text}, but {again}" if again else text, held=held)
 
-    def _install(self, version: Version) -> str | None:
+    def _install(self, version: Version) -> tuple[str | None, str]:
+        """What went wrong, and where edits by hand were kept, as the end of a sentence."""
         try:
+            kept = self._keep_edits()
             self.deployment.install(version)
         except AutotuneError as error:
-            return str(error)
-        return None
+            return str(error), ""
+        return None, kept
+
+    def _keep_edits(self) -> str:
+        """What is deployed and is no version as it is in the history was edited by hand: it stays somewhere."""
+        found = [self.deployment.edits(version) for version in self.state().versions]
+        if not found or any(all(text.endswith(MISSING) for text in edits) for edits in found):
+            return ""
+        return f"; what was edited by hand is kept in {self.deployment.set_aside()}"
 
     def _ended(self, current: Version | None, sentence: str, *, held: bool) -> Ending:
         self.ledger.add(SwitchEnded(current.number if current else 0, self.now(), sentence, held))

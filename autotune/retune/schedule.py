@@ -77,6 +77,12 @@ class Cron:
         return None
 
 
+def plain_cron(expression: str) -> str:
+    """The expression with weekdays as names: not every cron knows 7, or a range that ends on Sunday."""
+    *fields, weekday = expression.lower().split()
+    return " ".join([*fields, _weekday(weekday)])
+
+
 def _fields(expression: str) -> list[dict[str, str]]:
     """Arguments of one trigger, or of two where cron means either of day and weekday."""
     minute, hour, day, month, weekday = expression.lower().split()
@@ -159,9 +165,22 @@ class Windows:
         return Opening(begin, end) if end > begin else None
 
     def _moments(self, local: datetime) -> tuple[datetime, datetime]:
-        """Both readings of a local time; they differ only around a change of the clock."""
+        """Both readings of a local time that the clock shows twice; for one that it skips, twice when it jumps."""
         first, second = (local.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        if first > second:  # skipped: the reading by the offset before the change lies after it
+            first = second = self._jump(second, first)
         return first, second
+
+    def _jump(self, before: datetime, after: datetime) -> datetime:
+        """When the clock jumps between two moments, to the second."""
+        offset = before.astimezone(self.zone).utcoffset()
+        while after - before > timedelta(seconds=1):
+            middle = before + (after - before) / 2
+            if middle.astimezone(self.zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after.replace(microsecond=0)
 
 
 def _clock(text: str) -> time:
@@ -200,12 +219,14 @@ class Schedule:
     """Cron, windows and jitter of one study.
 
     Attributes:
-        jitter_s: this study's own delay in seconds.
+        jitter: the longest delay in seconds.
+        share: this study's own part of it, from 0 to 1.
     """
 
     cron: Cron
     windows: Windows
-    jitter_s: float
+    jitter: float
+    share: float
 
     @classmethod
     def of(cls, spec: RetuneSpec, identity: str) -> Schedule:
@@ -216,7 +237,12 @@ class Schedule:
         """
         share = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big") / 2**32
         cron = Cron(spec.cron, spec.timezone)
-        return cls(cron, Windows(tuple(spec.windows), cron.zone), share * spec.jitter)
+        return cls(cron, Windows(tuple(spec.windows), cron.zone), spec.jitter, share)
+
+    @property
+    def jitter_s(self) -> float:
+        """This study's own delay in seconds."""
+        return self.share * self.jitter
 
     def next_start(self, handled: datetime, now: datetime) -> Start:
         """The next start.
@@ -226,21 +252,34 @@ class Schedule:
             now: the present.
         """
         missed = self.cron.latest(handled, now)
-        if missed is not None:
-            fire, count = missed
-            wanted = max(now, fire + timedelta(seconds=self.jitter_s))
-        else:
-            fire, count = self.cron.after(max(handled, now)), 0
-            wanted = fire + timedelta(seconds=self.jitter_s)
-        at = max(wanted, self.windows.opening(wanted).begins)
+        fire, count = missed if missed is not None else (self.cron.after(max(handled, now)), 0)
         late = count > 0 and now - fire > LATE + timedelta(seconds=self.jitter_s)
-        return Start(fire, at, count if late else 0, self._sentence(fire, at, wanted, count if late else 0))
+        point = now if late else max(now, fire)
+        opening = self.windows.opening(point)
+        if opening.begins > point:
+            fire, base = self._inside(fire, opening)
+        else:
+            in_it = opening.ends is None or opening.begins <= fire
+            base = fire if in_it and not late else point
+        at = max(now, base + self._delay(base, opening))
+        return Start(fire, at, count if late else 0, self._sentence(fire, at, opening, count if late else 0))
 
-    def _sentence(self, fire: datetime, at: datetime, wanted: datetime, missed: int) -> str:
+    def _inside(self, fire: datetime, opening: Opening) -> tuple[datetime, datetime]:
+        """The scheduled time and the start where it has to wait for a window; a run that the window has is this one."""
+        found = self.cron.after(opening.begins - timedelta(seconds=1))
+        has_one = opening.ends is not None and found < opening.ends
+        return (found, found) if has_one else (fire, opening.begins)
+
+    def _delay(self, begun: datetime, opening: Opening) -> timedelta:
+        """Jitter, so much shorter that half of the window is left: a run is not put off to the next one by it."""
+        jitter = timedelta(seconds=self.jitter_s)
+        return jitter if opening.ends is None else min(jitter, self.share * (opening.ends - begun) / 2)
+
+    def _sentence(self, fire: datetime, at: datetime, opening: Opening, missed: int) -> str:
         zone = self.cron.zone
         text = f"starts {at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"
         if missed:
-            text += f", catching up {missed} missed run{'s' if missed > 1 else ''} at once"
-        elif self.jitter_s >= 60:
-            text += f", {self.jitter_s / 60:.0f} min of jitter after {fire.astimezone(zone):%H:%M}"
-        return text + (", when the maintenance window opens" if at > wanted else "")
+            text += f", catching up {missed} missed run{'s' if missed > 1 else ''} in one"
+        elif at - fire >= timedelta(minutes=1) and fire >= opening.begins:
+            text += f", {(at - fire).total_seconds() / 60:.0f} min of jitter after {fire.astimezone(zone):%H:%M}"
+        return text + (", when the maintenance window is open" if opening.begins > fire else "")

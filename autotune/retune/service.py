@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from autotune.errors import AutotuneError, SpecError
-from autotune.retune.ledger import Ledger, Scheduled, State
+from autotune.retune.ledger import DAY_S, Ledger, Scheduled, State
 from autotune.retune.onepass import Call
 from autotune.retune.schedule import Schedule, Start
 from autotune.retune.verdict import Ending
@@ -26,7 +26,7 @@ class Clock(Protocol):
         """Unix seconds."""
 
     async def sleep_until(self, moment: float) -> None:
-        """Return once `now()` has reached `moment`."""
+        """Return once `now()` has reached `moment`, or earlier where the clock was set back."""
 
 
 class WallClock:
@@ -38,8 +38,13 @@ class WallClock:
 
     async def sleep_until(self, moment: float) -> None:
         """See `Clock.sleep_until`."""
-        while (left := moment - self.now()) > 0:  # noqa: ASYNC110 - nobody tells when the wall clock is set
+        before = self.now()
+        while (left := moment - before) > 0:
             await asyncio.sleep(min(left, STEP_S))
+            now = self.now()
+            if now < before:
+                return
+            before = now
 
 
 def call_at(schedule: Schedule, budget_s: float, fire: float, now: float) -> Call:
@@ -56,10 +61,10 @@ def in_window(schedule: Schedule, now: float) -> bool:
 
 def first_start(ledger: Ledger, now: float) -> float:
     """What `Service.begin` is with a ledger."""
-    if State.of(ledger.entries()).handled is None:
+    handled = State.of(ledger.entries()).handled(now)
+    if handled is None:
         ledger.add(Scheduled(now))
-    handled = State.of(ledger.entries()).handled
-    assert handled is not None
+        return now
     return handled
 
 
@@ -89,15 +94,26 @@ class Service:
         Raises:
             SpecError: the study file is wrong: waiting would not help.
         """
-        handled = self.begin(self.clock.now())
+        handled, said = self.begin(self.clock.now()), ""
         while True:
-            start = self.schedule.next_start(_moment(handled), _moment(self.clock.now()))
-            self.say(f"the next pass {start.sentence}")
+            now = self.clock.now()
+            if handled > now + DAY_S:  # the clock was wrong, and is right again
+                handled = self.begin(now)
+            start = self.schedule.next_start(_moment(handled), _moment(now))
+            if start.sentence != said:
+                self.say(f"the next pass {start.sentence}")
+                said = start.sentence
             if until is not None and start.at.timestamp() >= until:
                 return
             await self.clock.sleep_until(start.at.timestamp())
-            await self._one(start)
-            handled = max(handled, start.fire.timestamp())
+            if self._in_time(start):
+                await self._one(start)
+                handled, said = max(handled, start.fire.timestamp()), ""
+
+    def _in_time(self, start: Start) -> bool:
+        """It is the time that was waited for. Where the clock was set, or the machine slept, it is looked at again."""
+        now = self.clock.now()
+        return start.at.timestamp() <= now and in_window(self.schedule, now)
 
     async def _one(self, start: Start) -> None:
         now = self.clock.now()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from autotune.assembly import StudyParts
-from autotune.errors import EnvironmentFault, SpecError
+from autotune.errors import Busy, SpecError
 from autotune.events import Observer, Silent
 from autotune.export.registry import EXPORTERS
 from autotune.host.gpus import read_gpus
@@ -21,10 +23,10 @@ from autotune.host.state import state_dir
 from autotune.retune.deploy import Deployment
 from autotune.retune.driver import StudyTuner
 from autotune.retune.hooks import StudyHooks
-from autotune.retune.ledger import Approval, State, StoreLedger
+from autotune.retune.ledger import Approval, PassEnded, State, StoreLedger, Version
 from autotune.retune.metrics import metrics_text, write_metrics
 from autotune.retune.onepass import Call, Pass
-from autotune.retune.promotion import Switch
+from autotune.retune.promotion import Switch, version_to_restore
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import call_at, in_window
 from autotune.retune.verdict import Ending, Verdict
@@ -32,6 +34,8 @@ from autotune.spec.retune import RetuneSpec
 from autotune.store import Store
 from autotune.study import Study
 
+TURN_S = 15.0
+"""A pass that waits for its turn looks so often whether it has come."""
 RATES = ("constant", "poisson", "gamma")
 
 
@@ -72,7 +76,7 @@ class Session:
         """Changes what is deployed."""
         home = self.study.path.absolute().parent
         hooks = StudyHooks(self.spec.hooks, self.study.folder / "retune" / "hooks", home, os.environ)
-        deployment = Deployment(home / self.spec.promote.out)
+        deployment = Deployment(home / self.spec.promote.out, self.study.spec.name)
         return Switch(self.study.spec.name, self.ledger, deployment, hooks, self.now)
 
     @contextmanager
@@ -80,7 +84,7 @@ class Session:
         """Hold the study and its GPUs: one pass at a time.
 
         Raises:
-            EnvironmentFault: another pass or run has them.
+            Busy: another pass or run has them.
         """
         with ExitStack() as stack:
             stack.enter_context(self.study.locked())
@@ -90,26 +94,34 @@ class Session:
                     stack.enter_context(lock)
                 except Timeout:
                     hint = "wait for it; passes on the same GPUs run one after the other"
-                    raise EnvironmentFault(f"another pass is using {name}", hint=hint) from None
+                    raise Busy(f"another pass is using {name}", hint=hint) from None
             yield
 
-    async def run(self, call: Call) -> Ending:
-        """Run a pass under the locks, and write the metrics.
+    async def run_scheduled(self, call: Call, say: Callable[[str], None]) -> Ending:
+        """The pass of a scheduled time. Where another one has the GPUs it waits for its turn, while its window is open.
 
-        Raises:
-            EnvironmentFault: another pass has the GPUs.
+        Args:
+            call: for which time; how long it may take is counted from when its turn comes.
+            say: is told that it waits.
         """
-        with self.locked():
-            self._take_approval()
-            tuner = StudyTuner(self.study, self.spec, self.observer)
-            rated = self.study.spec.load.arrivals in RATES
+        patience, waits = self._patience(), ""
+        while True:
             try:
-                return await Pass(self.spec, tuner, self.ledger, self.switch, self.now, rated=rated).run(call)
-            finally:
-                self._write_metrics()
+                with self.locked():
+                    handled = self.state.handled(self.now())
+                    if handled is not None and handled >= call.fire:
+                        return Ending(Verdict.NOTHING, ("another service has run the pass of this time",))
+                    return await self._pass(call_at(self.schedule, self.spec.budget.time, call.fire, self.now()))
+            except Busy as busy:
+                if self.now() + TURN_S > patience:
+                    return self._not_started(call, busy)
+                if busy.message != waits:
+                    waits = busy.message
+                    say(f"{waits}: waiting for it")
+            await asyncio.sleep(TURN_S)
 
     async def run_now(self, *, dry_run: bool = False, force: bool = False, anytime: bool = False) -> Ending:
-        """One pass for whoever calls from outside (cron, a timer, CI). Outside its windows nothing is done.
+        """One pass for whoever calls from outside (cron, a timer, CI). Outside its windows nothing is measured.
 
         Args:
             dry_run: say what would be done.
@@ -117,12 +129,101 @@ class Session:
             anytime: windows do not count.
         """
         now = self.now()
-        if not in_window(self.schedule, now) and not (dry_run or anytime):
-            return Ending(Verdict.BLOCKED, ("no maintenance window is open now; --anytime does not wait for one",))
         call = call_at(self.schedule, self.spec.budget.time, now, now)
         if anytime:
             call = Call(now, now + self.spec.budget.time)
-        return await self.run(Call(call.fire, call.deadline, dry_run, force))
+        try:
+            with self.locked():
+                if not in_window(self.schedule, now) and not (dry_run or anytime):
+                    undone = await self.switch.recover()
+                    text = "no maintenance window is open now; --anytime does not wait for one"
+                    return Ending(Verdict.BLOCKED, (*(undone.reasons if undone else ()), text))
+                return await self._pass(Call(call.fire, call.deadline, dry_run, force))
+        except Busy as busy:
+            return Ending(Verdict.BLOCKED, (str(busy),)) if dry_run else self._not_started(call, busy)
+
+    async def recover(self) -> Sequence[str]:
+        """Undo a change that was killed half-way, now and not at the next pass; what was done."""
+        try:
+            with self.locked():
+                ending = await self.switch.recover()
+        except Busy:
+            return ()  # who holds the lock does it, or is in the middle of a change
+        if ending is not None:
+            self._write_metrics()
+        return ending.reasons if ending is not None else ()
+
+    async def roll_back(self, number: int | None, *, dry_run: bool = False) -> tuple[Ending, bool]:
+        """Deploy an earlier version again; the ending, and whether that version is deployed now.
+
+        Args:
+            number: of the version; None is the one before the present one.
+            dry_run: say what would be done.
+
+        Raises:
+            Busy: a pass is running.
+            SpecError: there is no such version.
+        """
+        with self.locked():
+            undone = None if dry_run else await self.switch.recover()
+            version = version_to_restore(self.state, number)
+            switch = self.switch
+            if version.number == self.state.current and not switch.edits():
+                ending = Ending(Verdict.NOTHING, (f"version {version.number} is what is deployed",))
+            elif dry_run:
+                said = f"version {version.number} would be deployed: {version.sentence}"
+                edits = (f"replaced would be: {edits}",) if (edits := switch.edits()) else ()
+                return Ending(Verdict.DRY, (said, *edits, *switch.hooks.plan())), True
+            else:
+                ending = await switch.to(version, "rollback", "asked for")
+            self._write_metrics()
+            return ending.because(*(undone.reasons if undone else ())), self.state.current == version.number
+
+    def decide(self, version: int | None, by: str, *, granted: bool) -> Version:
+        """A person agrees to the version that waits, or refuses it.
+
+        Args:
+            version: its number; None is the one that waits.
+            by: who.
+            granted: agreed.
+
+        Raises:
+            SpecError: that version does not wait.
+        """
+        pending = self.state.pending
+        if pending is None or (version is not None and version != pending.number):
+            waits = f"version {pending.number} waits" if pending else "nothing waits"
+            wanted = f"version {version}" if version is not None else "a version"
+            hint = f"{waits}; see: autotune history {self.study.path}"
+            raise SpecError(f"{wanted} does not wait for approval", hint=hint)
+        self.ledger.add(Approval(pending.number, granted, by, self.now()))
+        self._write_metrics()
+        return pending
+
+    async def _pass(self, call: Call) -> Ending:
+        if not call.dry_run:
+            self._take_approval()
+        tuner = StudyTuner(self.study, self.spec, self.observer)
+        rated = self.study.spec.load.arrivals in RATES
+        try:
+            return await Pass(self.spec, tuner, self.ledger, self.switch, self.now, rated=rated).run(call)
+        finally:
+            if not call.dry_run:
+                self._write_metrics()
+
+    def _not_started(self, call: Call, busy: Busy) -> Ending:
+        """A pass that did not get its turn; kept, so that its time is not silently lost."""
+        now = self.now()
+        ending = Ending(Verdict.BLOCKED, (str(busy),))
+        self.ledger.add(PassEnded(call.fire, now, now, ending.verdict.value, ending.reasons, 0.0, self.state.current))
+        self._write_metrics()
+        return ending
+
+    def _patience(self) -> float:
+        """Until when a scheduled pass waits for its turn: its window, else the next scheduled time."""
+        moment = datetime.fromtimestamp(self.now(), UTC)
+        ends = self.schedule.windows.opening(moment).ends
+        return (ends if ends is not None else self.schedule.cron.after(moment)).timestamp()
 
     def _take_approval(self) -> None:
         """Read a file that approves the waiting version; it is used up."""
@@ -132,10 +233,13 @@ class Session:
             self.ledger.add(Approval(pending.number, True, f"file {file.name}", self.now()))
             file.unlink()
 
+    def metrics(self) -> str:
+        """The tuner's own figures in Prometheus' text format."""
+        return metrics_text(self.study.spec.name, self.state, self.spec.triggers.canary_drop)
+
     def _write_metrics(self) -> None:
         if self.spec.metrics_file is not None:
-            path = self.study.path.parent / self.spec.metrics_file
-            write_metrics(path, metrics_text(self.study.spec.name, self.state))
+            write_metrics(self.study.path.parent / self.spec.metrics_file, self.metrics())
 
 
 def _resources(study: Study) -> tuple[str, ...]:

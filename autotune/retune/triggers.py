@@ -13,9 +13,12 @@ from typing import Literal
 from autotune.retune.ledger import Bin, Canary, Pairs, Profile
 from autotune.spec.retune import TriggerSpec
 
+STUDY = "study."
+STUDY_PARTS = ("engine", "space", "load", "objectives", "slos", "baseline")
+"""Parts of the study file whose change is a reason to tune again; the fingerprint holds a hash of each."""
 WATCHED = (
     "engine", "model", "model_config", "model_revision", "driver", "gpu", "gpus", "gpu_power_limit_watts", "cpu",
-    "arguments",
+    *(f"{STUDY}{part}" for part in STUDY_PARTS),
 )  # fmt: skip
 """Entries of the fingerprint whose change may move the best configuration."""
 FLOOR = 1e-4
@@ -24,6 +27,10 @@ LEAST_SHARE = 0.02
 """Classes with less than this share of the profile are joined with the next one: their shares are chance."""
 ROUNDS = 3
 """Measurements of a canary; its median counts."""
+REFERENCES = 8
+"""Canaries that the reference is made of, at most."""
+REFERENCE_SHARE = 1.2
+"""How much the limit is wider against a single canary; chosen by simulation, see `canary_limit`."""
 MACHINE_SHARE = 0.5
 """Where the baseline lost more than this share of what the incumbent lost, the machine is at fault."""
 
@@ -37,12 +44,14 @@ class Finding:
         fired: tune again.
         sentence: why, or why not.
         alert: something that tuning cannot repair.
+        again: measure once more before it counts.
     """
 
     name: Literal["fingerprint", "workload", "canary"]
     fired: bool
     sentence: str
     alert: bool = False
+    again: bool = False
 
 
 def fingerprint_finding(before: Pairs, now: Pairs) -> Finding:
@@ -52,13 +61,19 @@ def fingerprint_finding(before: Pairs, now: Pairs) -> Finding:
     """
     old, new = dict(before), dict(now)
     changed = [
-        f"{name} was {old[name]} and is {new[name]}"
+        _changed(name, old[name], new[name])
         for name in WATCHED
         if name in old and name in new and old[name] != new[name]
     ]
     if changed:
         return Finding("fingerprint", True, "; ".join(changed))
     return Finding("fingerprint", False, "vLLM, model, driver, card and arguments are what they were")
+
+
+def _changed(name: str, old: str, new: str) -> str:
+    if name.startswith(STUDY):
+        return f"`{name.removeprefix(STUDY)}` of the study file has changed"
+    return f"{name} was {old} and is {new}"
 
 
 def population_stability(expected: Sequence[Bin], actual: Sequence[Bin]) -> float:
@@ -145,32 +160,52 @@ def canary_median(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What the canaries say: losses against the reference, and how many in a row were too low."""
+class Standing:
+    """Where a canary stands.
+
+    Attributes:
+        loss, baseline_loss: relative to the reference; the baseline's is None where it was not measured.
+        low_in_a_row: how many canaries up to this one were lower than the limit.
+        limit: the relative loss that counts.
+        known: canaries that the reference is made of.
+    """
 
     loss: float
     baseline_loss: float | None
     low_in_a_row: int
+    limit: float
+    known: int
+
+
+def canary_limit(drop: float, known: int) -> float:
+    """The loss that counts as low against a reference of `known` canaries.
+
+    The reference scatters as well, and by the same amount in both canaries that are compared with it; the limit allows
+    for that. With single runs that scatter by 3.8 % a weekly canary then has one false alarm in about 300 over a year,
+    as `false_alarm` says of an exact reference; with the plain limit it would have one in 58.
+    """
+    return drop * (1 + REFERENCE_SHARE / known)
 
 
 def canary_finding(readings: Sequence[Canary], drop: float) -> Finding:
     """Judge the canaries since the last tuning.
 
-    The rule: a median of three more than `drop` low, twice in a row. With single runs that scatter by 3.8 %, a median
-    of three is that low by chance in 6 %, and twice in a row in one of 280. The reference is the median of the first
-    readings that were not low, at most three, so that one unlucky reading does not stand for a year.
+    The rule: a median of three more than `drop` low, twice in a row. The reference is the mean of the first readings
+    that were not low, at most eight, so that one unlucky reading does not stand for a year; `canary_limit` widens the
+    limit while there are few.
     """
     latest = readings[-1]
     if latest.incumbent is None:
         return Finding("canary", True, f"the incumbent cannot serve any more: {latest.problem}")
-    if sum(one.incumbent is not None for one in readings) == 1:
+    now = standing(readings, drop)
+    if now is None:
         return Finding("canary", False, "the first canary since the last tuning; later ones are compared with it")
-    now = _standing(readings, drop)
+    against = f"limit -{now.limit:.1%} with {now.known} canaries to compare with"
     if now.low_in_a_row == 0:
-        return Finding("canary", False, f"the canary is {-now.loss:+.1%} against its reference (limit -{drop:.0%})")
+        return Finding("canary", False, f"the canary is {-now.loss:+.1%} against its reference ({against})")
     if now.low_in_a_row == 1:
-        return Finding("canary", False, f"the canary is {now.loss:.1%} low; one may be chance, a second one counts")
-    text = f"the canary is {now.loss:.1%} low twice in a row"
+        return Finding("canary", False, f"the canary is {now.loss:.1%} low ({against}); one may be chance", again=True)
+    text = f"the canary is {now.loss:.1%} low twice in a row ({against})"
     if now.baseline_loss is None:
         return Finding("canary", True, text)
     if now.baseline_loss > MACHINE_SHARE * now.loss:
@@ -179,20 +214,23 @@ def canary_finding(readings: Sequence[Canary], drop: float) -> Finding:
     return Finding("canary", True, f"{text}, and the baseline is not ({-now.baseline_loss:+.1%})")
 
 
-def _standing(readings: Sequence[Canary], drop: float) -> _Standing:
+def standing(readings: Sequence[Canary], drop: float) -> Standing | None:
+    """Where the last of the readings stands against those before it; None where it is the first one."""
     kept: list[Canary] = []
-    loss, baseline_loss, low = 0.0, None, 0
+    found, low = None, 0
     for one in readings:
         if one.incumbent is None:
             continue
-        loss = 1 - one.incumbent / statistics.median(item.incumbent for item in kept if item.incumbent) if kept else 0.0
-        baselines = [item.baseline for item in kept if item.baseline]
-        known = one.baseline is not None and baselines
-        baseline_loss = 1 - one.baseline / statistics.median(baselines) if known and one.baseline else None
-        low = low + 1 if loss > drop else 0
-        if not low and len(kept) < ROUNDS:
+        if kept:
+            loss = 1 - one.incumbent / statistics.fmean(item.incumbent for item in kept if item.incumbent)
+            baselines = [item.baseline for item in kept if item.baseline]
+            baseline_loss = 1 - one.baseline / statistics.fmean(baselines) if one.baseline and baselines else None
+            limit = canary_limit(drop, len(kept))
+            low = low + 1 if loss > limit else 0
+            found = Standing(loss, baseline_loss, low, limit, len(kept))
+        if not low and len(kept) < REFERENCES:
             kept.append(one)
-    return _Standing(loss, baseline_loss, low)
+    return found
 
 
 def false_alarm(sigma: float, drop: float) -> float:

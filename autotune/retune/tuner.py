@@ -46,6 +46,7 @@ class Adopted:
 
     Attributes:
         fingerprint: what it was measured on.
+        profile: lengths that it was tuned for, where they were those of users.
     """
 
     config: EngineConfig
@@ -54,6 +55,7 @@ class Adopted:
     quality: str
     study: str
     fingerprint: Pairs
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,9 @@ class Tuner(Protocol):
 
     async def look(self) -> Sight:
         """Read the present."""
+
+    def gpus(self) -> int:
+        """How many GPUs a pass may keep busy at once."""
 
     async def obstacles(self) -> Sequence[str]:
         """Why no GPU may be taken now; empty where nothing speaks against it."""

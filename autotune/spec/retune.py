@@ -15,6 +15,7 @@ from autotune.spec.units import Seconds, Share
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_ADDRESS = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}$")
 _TIME = re.compile(r"^([01]\d|2[0-3]):[0-5]\d$")
 
 
@@ -40,7 +41,7 @@ class RetuneBudgetSpec(Part):
     time: Annotated[Seconds, Field(gt=0)] = 14400.0
     """Longest time of one pass, confirmation included."""
     gpu_hours: Annotated[float, Field(gt=0)] | None = None
-    """GPU hours of the search of one pass."""
+    """GPU hours of one pass, canary and confirmation included; it gives way when they are spent."""
     gpu_hours_per_month: Annotated[float, Field(gt=0)] | None = None
     """GPU hours of all passes of the last 30 days; a pass that finds them spent only looks."""
     configurations: Annotated[int, Field(ge=2)] = 12
@@ -146,10 +147,14 @@ class RetuneSpec(Part):
     """Who is told."""
     metrics_file: str | None = None
     """Prometheus text file that is rewritten after every pass, for node_exporter's textfile collector."""
+    metrics_listen: str | None = None
+    """Address where `autotune schedule` answers /metrics with the same figures, such as `127.0.0.1:9464`."""
 
     def problems(self) -> Iterable[Problem]:
         if len(self.cron.split()) != 5:
             yield Problem(("cron",), "is no cron expression", "five fields, such as '0 3 * * 0' for Sundays at three")
+        if self.metrics_listen is not None and not _ADDRESS.match(self.metrics_listen):
+            yield Problem(("metrics_listen",), "is no address", "write HOST:PORT, such as 127.0.0.1:9464")
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -149,6 +149,9 @@ class FakeTuner:
         )
         return Sight(self._fingerprint(), Profile(inputs, (Bin(0, 128, 600),), 600))
 
+    def gpus(self) -> int:
+        return 1
+
     async def obstacles(self) -> Sequence[str]:
         return self.busy
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from autotune.errors import StoreError
+from autotune.study import open_study
 
 STUDY = """\
 name: short
@@ -73,7 +77,7 @@ def test_a_study_is_adopted_watched_tuned_again_promoted_and_rolled_back(study: 
 
     edited = ("--set", "load.input_tokens=300")
     said = json.loads(call("retune", study, "--json", "--dry-run", *edited))
-    assert said["verdict"] == "dry run" and "arguments was" in "".join(said["reasons"])
+    assert said["verdict"] == "dry run" and "`load` of the study file has changed" in "".join(said["reasons"])
     assert not (folder / "called").exists()
 
     promoted = json.loads(call("retune", study, "--json", *edited, "--set", "retune.promote.approval=manual"))
@@ -93,9 +97,13 @@ def test_a_study_is_adopted_watched_tuned_again_promoted_and_rolled_back(study: 
     assert "max-num-seqs: 4" in deployed(folder)
     assert (folder / "called").read_text().splitlines() == ["promote 2", "rollback 1", "restore 2", "rollback 1"]
 
-    assert 'autotune_retune_passes_total{study="short",verdict="promoted"} 1' in (folder / "retune.prom").read_text()
+    figures = (folder / "retune.prom").read_text()
+    assert 'autotune_retune_passes_total{study="short",verdict="promoted"} 1' in figures
+    assert 'autotune_retune_version{study="short"} 1' in figures  # after the rollback, too
     table = json.loads(call("history", study, "--json"))
-    assert [row["verdict"] for row in table["passes"]] == ["nothing", "waiting", "promoted"]
+    assert [row["verdict"] for row in table["events"]] == [
+        "nothing", "waiting", "approved", "promoted", "restored", "rolled back",
+    ]  # fmt: skip
     assert table["current"] == 1
     call("history", study, "--plot", folder / "history.html")
     assert "incumbent" in (folder / "history.html").read_text()
@@ -126,13 +134,50 @@ def test_commands_say_what_is_missing(study: Path) -> None:
 
 
 def test_units_are_written(study: Path) -> None:
-    unit = call("schedule", study, "--install", "systemd", "--user", "tuner")
-    assert f"-m autotune schedule {study}" in unit and "User=tuner" in unit and "KillSignal=SIGTERM" in unit
+    unit = call("schedule", study, "--install", "systemd", "--user", "tuner", "--cron", "0 4 * * 6")
+    assert f'-m autotune schedule {study} --cron "0 4 * * 6"' in unit
+    assert "User=tuner" in unit and "KillSignal=SIGTERM" in unit
+    assert "TimeoutStopSec=480" in unit  # giving way, and the hook may take 300 s
     out = study.parent / "job.yaml"
-    call("schedule", study, "--cron", "0 4 * * 6", "--timezone", "Europe/Berlin", "--install", "kubernetes",
+    call("schedule", study, "--cron", "0 4 * * 5-7", "--timezone", "Europe/Berlin", "--install", "kubernetes",
          "--image", "registry/tuner:1", "--out", out)  # fmt: skip
     job = YAML(typ="safe").load(out.read_text())
-    assert job["spec"]["schedule"] == "0 4 * * 6" and job["spec"]["timeZone"] == "Europe/Berlin"
+    assert job["spec"]["schedule"] == "0 4 * * fri,sat,sun" and job["spec"]["timeZone"] == "Europe/Berlin"
     assert job["spec"]["concurrencyPolicy"] == "Forbid"
+    assert job["spec"]["startingDeadlineSeconds"] in (82800, 86400, 90000)  # caught up until the next one is due
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["containers"][0]["command"][:4] == ["python3", "-m", "autotune", "retune"]
+    words = ["python3", "-m", "autotune", "retune", str(study), "--set", "retune.timezone=Europe/Berlin"]
+    assert pod["containers"][0]["command"] == words
+
+
+def test_a_cronjob_that_would_never_find_its_window_open_is_refused(study: Path) -> None:
+    study.write_text(STUDY + "  windows: [{opens: '22:00', closes: '02:00'}]\n")
+    done = CliRunner().invoke(app, ["schedule", str(study), "--install", "kubernetes", "--image", "x"])
+    assert "no scheduled time lies in a maintenance window" in str(done.exception)
+
+
+def test_systemd_reads_the_unit_as_it_is_meant(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    folder = tmp_path / '50% of $HOME "here"'
+    folder.mkdir()
+    (folder / "short.yaml").write_text(STUDY)
+    out = tmp_path / "retune.service"
+    call("schedule", folder / "short.yaml", "--cron", "0 3 * * 0", "--install", "systemd", "--out", out)
+    done = subprocess.run([analyze, "verify", "--man=no", str(out)], capture_output=True, text=True, timeout=60)
+    assert not [line for line in done.stderr.splitlines() if out.name in line], done.stderr
+    command = next(line for line in out.read_text().splitlines() if line.startswith("ExecStart="))
+    assert '50%% of $$HOME \\"here\\"/short.yaml" --cron "0 3 * * 0"' in command
+
+
+@pytest.mark.parametrize("text", ["{", '{"kind": "from tomorrow"}'])
+def test_a_history_that_cannot_be_read_is_told_and_nothing_is_deployed(study: Path, text: str) -> None:
+    store = open_study(study).store()
+    store.open(open_study(study).spec.model_dump_json(), "")
+    store.put("retune", "version", text)
+    store.close()
+    for command in ("retune", "rollback", "history", "approve"):
+        error = CliRunner().invoke(app, [command, str(study)]).exception
+        assert isinstance(error, StoreError) and "entry 1 of the re-tuning history" in str(error)
+    assert not (study.parent / "deploy").exists()

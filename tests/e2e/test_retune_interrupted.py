@@ -66,7 +66,7 @@ def test_a_pass_gives_way_is_killed_and_is_finished_by_a_third(desk: Desk) -> No
     assert ending["verdict"] in ("kept", "promoted")
     assert any("going on with the re-tuning" in reason for reason in ending["reasons"])
     assert not (desk.folder / "short/retune/0002").exists()
-    passes = json.loads(desk.run("history", "short.yaml", "--json").stdout)["passes"]
+    passes = json.loads(desk.run("history", "short.yaml", "--json").stdout)["events"]
     assert [row["verdict"] for row in passes] == ["gave way", ending["verdict"]]
     assert passes[0]["gpu_hours"] > 0
     assert sorted(path.name for path in (desk.folder / "deploy").iterdir())[-1] == "current"

@@ -6,11 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from autotune.retune.deploy import Deployment
-from autotune.retune.ledger import Approval, PassEnded, Reference, State, Tuning
-from autotune.retune.metrics import metrics_text, write_metrics
+from autotune.retune.hooks import HookEvent, Moment
+from autotune.retune.ledger import Approval, Canary, PassEnded, Reference, State, Tuning
+from autotune.retune.metrics import metrics_text, served, write_metrics
 from autotune.retune.onepass import Call, Pass
 from autotune.retune.promotion import Switch
 from autotune.retune.schedule import Schedule
@@ -40,10 +42,13 @@ class Bench:
         self.tuner = FakeTuner(self.clock, lambda now: self.era)
 
     async def run(self, *, seconds: float = 36_000, dry_run: bool = False, force: bool = False) -> Ending:
-        switch = Switch("study", self.ledger, Deployment(self.folder / "deploy"), self.hooks, self.clock.now)
         call = Call(self.clock.now(), self.clock.now() + seconds, dry_run, force)
         self.clock.time += 1
-        return await Pass(self.spec, self.tuner, self.ledger, switch, self.clock.now).run(call)
+        return await Pass(self.spec, self.tuner, self.ledger, self.switch, self.clock.now).run(call)
+
+    @property
+    def switch(self) -> Switch:
+        return Switch("study", self.ledger, Deployment(self.folder / "deploy", "study"), self.hooks, self.clock.now)
 
     @property
     def state(self) -> State:
@@ -139,15 +144,28 @@ async def test_a_signal_is_kept_with_its_cost_and_the_pass_goes_on_next_time(ben
 
 
 async def test_a_spent_month_only_looks(bench: Bench) -> None:
-    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.0}})
+    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.8}})
     await bench.run()
     bench.era = NEW
-    assert (await bench.run()).verdict is Verdict.PROMOTED
+    assert (await bench.run()).verdict is Verdict.PROMOTED  # 0.5 and 1.25 GPU hours
     bench.era = Era("0.33.0", 400, OLD.scores)
+    assert (await bench.run()).verdict is Verdict.GAVE_WAY  # what is left takes one minute
+    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.5}})
     ending = await bench.run()
-    assert ending.verdict is Verdict.BLOCKED and "of 1 GPU hours" in ending.reasons[-1]
+    assert ending.verdict is Verdict.BLOCKED and "of 1.5 GPU hours" in ending.reasons[-1]
     bench.clock.time += 31 * 86400
     assert (await bench.run()).verdict is Verdict.PROMOTED
+
+
+async def test_the_gpu_hours_of_a_pass_are_a_limit_and_the_next_pass_goes_on(bench: Bench) -> None:
+    await bench.run()
+    bench.era, bench.spec = NEW, RetuneSpec.model_validate({"budget": {"gpu_hours": 0.5}})
+    for _ in range(2):
+        assert (await bench.run()).verdict is Verdict.GAVE_WAY
+        assert bench.state.passes[-1].gpu_hours <= 0.5
+    ending = await bench.run()
+    assert ending.verdict is Verdict.PROMOTED, ending
+    assert len(bench.tuner.finished["retune/0001"]) == 15
 
 
 async def test_approval_waits_and_is_asked_for_once(bench: Bench) -> None:
@@ -170,6 +188,24 @@ async def test_a_refused_version_is_not_deployed_and_not_proposed_again(bench: B
     bench.ledger.add(Approval(2, False, "ada", 1.0))
     assert (await bench.run()).verdict is Verdict.NOTHING
     assert bench.text == "mode: a\n"
+    bench.spec = RetuneSpec()
+    ending = await bench.run(force=True)  # found again, and without a manual approval still not deployed
+    assert ending.verdict is Verdict.WAITING and "configuration of version 2, which a person has refused" in str(ending)
+    bench.ledger.add(Approval(3, True, "ada", 2.0))
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+
+
+async def test_what_was_rolled_back_by_a_person_is_not_deployed_again_by_itself(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    first = bench.state.version(1)
+    assert first is not None
+    await bench.switch.to(first, "rollback", "asked for")
+    assert bench.text == "mode: a\n" and bench.state.rejected == (2,)
+    ending = await bench.run(force=True)
+    assert ending.verdict is Verdict.WAITING and "a person has refused or rolled back" in str(ending)
+    assert bench.text == "mode: a\n"
 
 
 async def test_an_approval_from_before_an_upgrade_deploys_nothing(bench: Bench) -> None:
@@ -181,7 +217,123 @@ async def test_an_approval_from_before_an_upgrade_deploys_nothing(bench: Bench) 
     bench.era = Era("0.33.0", 400, {"base": 100, "a": 150, "b": 90})
     ending = await bench.run()
     assert ending.verdict is Verdict.KEPT and "not deployed" in " ".join(ending.reasons)
+    for _ in range(2):  # the new vLLM is what is known now: the old evidence does not come back with it
+        assert (await bench.run()).verdict is Verdict.NOTHING
+    assert bench.text == "mode: a\n" and bench.state.pending is None
+
+
+async def test_a_version_that_waits_is_dropped_when_the_workload_moves(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate(
+        {"promote": {"approval": "manual"}, "triggers": {"metrics_url": "http://127.0.0.1:1"}}
+    )
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.WAITING
+    bench.ledger.add(Approval(2, True, "ada", 1.0))
+    bench.era = Era("0.32.0", 1600, {"base": 100, "a": 150, "b": 90})
+    ending = await bench.run()
+    assert ending.verdict is Verdict.KEPT and "version 2 is not deployed: since it was measured, prompt" in str(ending)
     assert bench.text == "mode: a\n"
+
+
+async def test_a_version_that_waits_is_dropped_when_its_rival_is_rolled_back(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    bench.spec = RetuneSpec.model_validate({"promote": {"approval": "manual"}})
+    bench.era = Era("0.33.0", 400, {"base": 100, "a": 150, "b": 90})
+    assert (await bench.run()).verdict is Verdict.WAITING
+    first = bench.state.version(1)
+    assert first is not None
+    await bench.switch.to(first, "rollback", "asked for")
+    bench.ledger.add(Approval(3, True, "ada", 1.0))
+    said = " ".join((await bench.run()).reasons)
+    assert "version 3 is not deployed: it was compared with version 2, and version 1 is deployed now" in said
+    assert bench.text == "mode: a\n" and bench.state.pending is None
+
+
+async def test_an_unfinished_tuning_against_another_incumbent_is_given_up(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    assert (await bench.run(seconds=1_700, force=True)).verdict is Verdict.GAVE_WAY
+    first = bench.state.version(1)
+    assert first is not None
+    await bench.switch.to(first, "rollback", "asked for")
+    ending = await bench.run()
+    assert "given up: version 2 was the incumbent, and version 1 is deployed now" in " ".join(ending.reasons)
+    assert bench.state.version(3) is None or bench.state.version(3).before == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("approved", [False, True])
+async def test_what_was_edited_by_hand_waits_for_a_person_and_is_kept(bench: Bench, approved: bool) -> None:
+    await bench.run()
+    (bench.folder / "deploy/0001/vllm.yaml").write_text("# mine\nmode: a\n")
+    bench.era = NEW
+    ending = await bench.run()
+    assert ending.verdict is Verdict.WAITING and "vllm.yaml was edited in" in str(ending)
+    assert bench.text == "# mine\nmode: a\n"
+    if approved:
+        bench.ledger.add(Approval(2, True, "ada", 1.0))
+        ending = await bench.run()
+        assert ending.verdict is Verdict.PROMOTED and "what was edited by hand is kept in" in ending.reasons[-1]
+        assert bench.text == "mode: b\n"
+        first = bench.state.version(1)
+        assert first is not None
+        await bench.switch.to(first, "rollback", "asked for")
+        assert bench.text == "mode: a\n"  # as it is in the history, whatever became of its folder
+    assert (bench.folder / "deploy/0001/vllm.yaml").read_text() == "# mine\nmode: a\n"
+
+
+async def test_a_signal_in_the_middle_of_a_change_lets_it_end(bench: Bench) -> None:
+    await bench.run()
+    bench.era, begun = NEW, asyncio.Event()
+
+    async def slow(moment: Moment, event: HookEvent, at: float) -> str | None:
+        begun.set()
+        await asyncio.sleep(0.02)
+        return None
+
+    bench.hooks.run = slow  # type: ignore[method-assign]
+    task = asyncio.ensure_future(bench.run())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.text == "mode: b\n" and bench.state.switch is None and bench.state.current == 2
+    assert any("was ended first: version 2 runs" in reason for reason in bench.state.passes[-1].reasons)
+
+
+async def test_a_drift_is_seen_in_one_pass_by_a_second_canary(bench: Bench) -> None:
+    await bench.run()
+    bench.era = Era("0.26.0", 400, {"base": 100, "a": 100, "b": 130})  # nothing has changed but the speed of one
+    ending = await bench.run()
+    assert ending.verdict is Verdict.PROMOTED and "twice in a row" in " ".join(ending.reasons)
+    assert sum(isinstance(entry, Canary) for entry in bench.ledger.entries()) == 3
+
+
+async def test_one_low_canary_is_measured_again_and_forgotten(bench: Bench) -> None:
+    await bench.run()
+    real, asked = bench.tuner.canary, []
+
+    async def once_low(incumbent: EngineConfig, number: int, seconds: float) -> CanaryResult:
+        asked.append(number)
+        found = await real(incumbent, number, seconds)
+        return found if len(asked) > 1 else CanaryResult((60, 60, 60), found.baseline, 0.5)
+
+    bench.tuner.canary = once_low  # type: ignore[method-assign]
+    ending = await bench.run()
+    assert (ending.verdict, len(asked)) == (Verdict.NOTHING, 2)
+    assert "one may be chance, so it is measured again" in " ".join(ending.reasons)
+
+
+async def test_a_dry_run_says_that_it_would_go_on(bench: Bench) -> None:
+    await bench.run()
+    assert (await bench.run(seconds=1_700, force=True)).verdict is Verdict.GAVE_WAY
+    before = bench.ledger.entries()
+    ending = await bench.run(dry_run=True)
+    assert "it would go on with the re-tuning of the last pass (asked for)" in ending.reasons
+    assert bench.ledger.entries() == before
 
 
 async def test_a_failed_hook_holds_the_version_until_a_person_agrees(bench: Bench) -> None:
@@ -227,15 +379,25 @@ async def test_history_and_metrics_tell_the_same(bench: Bench, tmp_path: Path) -
     await bench.run()
     bench.era = NEW
     await bench.run()
-    shown = rows(bench.state)
-    assert [(row.verdict, row.version) for row in shown] == [("nothing", 1), ("promoted", 2)]
+    bench.clock.time += 1
+    first = bench.state.version(1)
+    assert first is not None
+    bench.ledger.add(Approval(2, False, "ada", bench.clock.time))
+    await bench.switch.to(first, "rollback", "asked for")
+    shown = rows(bench.ledger.entries())
+    assert [(row.verdict, row.version) for row in shown] == [
+        ("nothing", 1), ("promoted", 2), ("refused", 2), ("rolled back", 1),
+    ]  # fmt: skip
+    assert [row.gain != "" for row in shown] == [False, True, False, False]
     assert shown[1].gain.startswith("x1.") and shown[1].gpu_hours > 1
-    text = metrics_text('a "study"', bench.state)
+    text = metrics_text('a "study"', bench.state, 0.04)
     assert 'autotune_retune_passes_total{study="a \\"study\\"",verdict="promoted"} 1' in text
-    assert 'autotune_retune_version{study="a \\"study\\""} 2' in text
+    assert 'autotune_retune_version{study="a \\"study\\""} 1' in text
     write_metrics(tmp_path / "m" / "retune.prom", text)
     assert (tmp_path / "m" / "retune.prom").read_text() == text and len(list((tmp_path / "m").iterdir())) == 1
-    write_plot("study", bench.state, tmp_path / "plot.html")
+    async with served("127.0.0.1:0", lambda: text) as url, aiohttp.ClientSession() as client:
+        assert await (await client.get(url)).text() == text
+    write_plot("study", bench.ledger.entries(), tmp_path / "plot.html")
     assert "promoted: " in (tmp_path / "plot.html").read_text()
 
 

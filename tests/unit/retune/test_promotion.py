@@ -57,7 +57,7 @@ def ledger() -> MemoryLedger:
 
 
 def switch(tmp_path: Path, ledger: MemoryLedger, hooks: FakeHooks, out: str = "deploy") -> Switch:
-    return Switch("study", ledger, Deployment(tmp_path / out), hooks, lambda: 1.0)
+    return Switch("study", ledger, Deployment(tmp_path / out, "study"), hooks, lambda: 1.0)
 
 
 async def deployed_two(tmp_path: Path, ledger: MemoryLedger, out: str = "deploy") -> None:
@@ -75,7 +75,7 @@ async def test_files_are_replaced_and_nothing_is_left_over(
 ) -> None:
     await deployed_two(tmp_path, ledger, out)
     assert (tmp_path / read).read_text() == "mode: 2\n"
-    assert [path for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
+    assert [path.name for path in tmp_path.rglob(".*")] == ([".study"] if out == "deploy" else [])
 
 
 async def test_a_failed_hook_after_the_change_restores_files_and_tells_the_service(
@@ -142,4 +142,4 @@ async def test_rollback_restores_any_version(tmp_path: Path, ledger: MemoryLedge
 
 def test_several_files_do_not_go_to_one(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="writes several files"):
-        Deployment(tmp_path / "vllm.yaml").check((("a.yaml", ""), ("b.yaml", "")))
+        Deployment(tmp_path / "vllm.yaml", "study").check((("a.yaml", ""), ("b.yaml", "")))

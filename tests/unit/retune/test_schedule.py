@@ -113,7 +113,7 @@ def schedule(**keys: object) -> Schedule:
 def test_missed_runs_are_caught_up_once() -> None:
     start = schedule().next_start(at("2026-06-01T03:00"), at("2026-06-05T12:00"))
     assert (start.fire, start.at, start.missed) == (at("2026-06-05T03:00"), at("2026-06-05T12:00"), 4)
-    assert "catching up 4 missed runs at once" in start.sentence
+    assert "catching up 4 missed runs in one" in start.sentence
     later = schedule().next_start(start.fire, at("2026-06-05T14:00"))
     assert (later.fire, later.missed) == (at("2026-06-06T03:00"), 0)
 
@@ -121,8 +121,37 @@ def test_missed_runs_are_caught_up_once() -> None:
 def test_a_caught_up_run_still_waits_for_its_window() -> None:
     windows = [{"opens": "02:00", "closes": "06:00"}]
     start = schedule(windows=windows).next_start(at("2026-06-01T03:00"), at("2026-06-03T12:00"))
-    assert start.at == at("2026-06-04T02:00")
-    assert "when the maintenance window opens" in start.sentence
+    assert (start.fire, start.at, start.missed) == (at("2026-06-04T03:00"), at("2026-06-04T03:00"), 2)
+    assert "catching up 2 missed runs in one" in start.sentence  # the run that this window has anyway
+    weekly = schedule(cron="0 3 * * 0", windows=windows).next_start(at("2026-06-01T03:00"), at("2026-06-09T12:00"))
+    assert (weekly.fire, weekly.at) == (at("2026-06-07T03:00"), at("2026-06-10T02:00"))
+    assert "when the maintenance window is open" in weekly.sentence
+
+
+@pytest.mark.parametrize(("cron", "opens"), [("0 3 * * *", "02:30"), ("0 1 * * *", "03:00"), ("30 3 * * *", "03:20")])
+def test_jitter_never_leads_out_of_a_window(cron: str, opens: str) -> None:
+    """Half of what is left of it stays; hosts whose time lies before the window do not all start when it opens."""
+    spec = RetuneSpec.model_validate(
+        {"cron": cron, "jitter": 7200, "windows": [{"opens": opens, "closes": "04:00"}]}
+    )  # fmt: skip
+    now, starts = at("2026-06-01T00:00"), set()
+    for number in range(20):
+        start = Schedule.of(spec, f"study@host{number}").next_start(now, now)
+        assert max(start.fire, at(f"2026-06-01T{opens}")) <= start.at <= at("2026-06-01T03:45")
+        starts.add(start.at)
+    assert len(starts) == 20
+
+
+def test_hosts_that_come_back_together_do_not_start_together() -> None:
+    spec = RetuneSpec(cron="0 3 * * *", jitter=3600)
+    plans = [Schedule.of(spec, f"study@host{number}") for number in range(20)]
+    starts = {plan.next_start(at("2026-06-01T03:00"), at("2026-06-05T12:00")).at for plan in plans}
+    assert len(starts) == 20 and all(at("2026-06-05T12:00") <= start < at("2026-06-05T13:00") for start in starts)
+
+
+def test_a_window_that_opens_in_a_skipped_hour_opens_when_the_clock_jumps() -> None:
+    opening = nights("02:30", "03:30").opening(at("2026-03-28T22:00"))
+    assert (opening.begins, opening.ends) == (at("2026-03-29T01:00"), at("2026-03-29T01:30"))
 
 
 def test_jitter_is_the_same_every_time_and_differs_between_hosts() -> None:

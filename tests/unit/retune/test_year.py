@@ -76,7 +76,7 @@ class World:
 
     @property
     def deployment(self) -> Deployment:
-        return Deployment(self.folder / "deploy")
+        return Deployment(self.folder / "deploy", "study")
 
     def switch(self) -> Switch:
         return Switch("study", self.ledger, self.deployment, self.hooks, self.clock.now)
