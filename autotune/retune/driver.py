@@ -26,7 +26,7 @@ from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.retune.guard import obstacles
 from autotune.retune.ledger import Pairs, Tuning
-from autotune.retune.observe import histogram_json, observe_profile, profile_of
+from autotune.retune.observe import histogram_json, observe_profile, profile_of, service_version
 from autotune.retune.promotion import Tuned
 from autotune.retune.substudy import INPUT_FILE, OUTPUT_FILE, CanaryRules, canary_spec, retune_name, retune_spec
 from autotune.retune.triggers import STUDY, STUDY_PARTS, WATCHED
@@ -62,7 +62,7 @@ class StudyTuner:
         records, final = self._results(self.study)
         found = _required(self.study, final)
         seen = dict(next((r.environment for r in reversed(records) if r.environment), ()))
-        now = dict(await asyncio.to_thread(self._fingerprint))
+        now = dict(await self._present())
         measured = {name: seen[name] for name in WATCHED if name in seen and name != "model"}
         version = next((r.resolved.version for r in reversed(records) if r.resolved and r.resolved.version), "")
         if "engine" in now and version:
@@ -87,9 +87,16 @@ class StudyTuner:
 
     async def look(self) -> Sight:
         """See `Tuner.look`."""
-        print_ = await asyncio.to_thread(self._fingerprint)
+        present = await self._present()
         profile, note = await observe_profile(self.retune.triggers, os.environ)
-        return Sight(print_, profile, (note,) if note else ())
+        return Sight(present, profile, (note,) if note else ())
+
+    async def _present(self) -> Pairs:
+        """The fingerprint; where vLLM is not installed on this side, the service says which version it runs."""
+        found = dict(await asyncio.to_thread(self._fingerprint))
+        if "engine" not in found and (version := await service_version(self.retune.triggers, os.environ)):
+            found["engine"] = version
+        return tuple(sorted(found.items()))
 
     def gpus(self) -> int:
         """See `Tuner.gpus`."""

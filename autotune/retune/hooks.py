@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from autotune.engine.usercommand import run_user_command
 from autotune.retune.ledger import Gain
 from autotune.spec.retune import HookSpec, HooksSpec
 
+NAME = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 Moment = Literal["before", "after"]
 
 
@@ -118,6 +120,9 @@ class StudyHooks:
         return f"({command[0]}) {how}; its output is in {log}"
 
     async def _post(self, hook: HookSpec, body: str, at: float) -> str | None:
+        url, missing = _filled(hook.url or "", self.environ)
+        if missing:
+            return f"({_shown(hook.url or '')}) was not called: ${missing}, part of its address, is not set"
         secret = self.environ.get(hook.secret_env, "")
         if not secret:
             return f"({_shown(hook.url or '')}) was not called: ${hook.secret_env}, the signature's secret, is not set"
@@ -130,7 +135,7 @@ class StudyHooks:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as session,
-                session.post(hook.url or "", data=body.encode(), headers=headers, allow_redirects=False) as response,
+                session.post(url, data=body.encode(), headers=headers, allow_redirects=False) as response,
             ):
                 if 200 <= response.status < 300:
                     return None
@@ -139,6 +144,15 @@ class StudyHooks:
             return f"({_shown(hook.url or '')}) cannot be reached: {type(error).__name__}"
 
 
+def _filled(url: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The address with every `${NAME}` from the environment, and the first name that is not set there."""
+    missing = next((name for name in NAME.findall(url) if not environ.get(name)), "")
+    return NAME.sub(lambda found: environ.get(found[1], ""), url), missing
+
+
 def _shown(url: str) -> str:
+    """An address without what may be a secret in it: password, path and query."""
+    if url.startswith("$"):
+        return url.partition("/")[0]
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}"

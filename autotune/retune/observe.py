@@ -42,14 +42,33 @@ async def observe_profile(spec: TriggerSpec, environ: Mapping[str, str]) -> tupl
         if spec.prometheus_url is not None:
             snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watch)
             return _profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch), ""
-        return await _watched(spec.metrics_url or "", environ.get(spec.api_key_env, ""), spec.watch), ""
+        return await _watched(spec.metrics_url or "", _headers(spec, environ), spec.watch), ""
     except (AutotuneError, aiohttp.ClientError, TimeoutError, *STRANGE) as error:
         return None, f"the service's workload cannot be read: {str(error).splitlines()[0] or type(error).__name__}"
 
 
-async def _watched(url: str, api_key: str, seconds: float) -> Profile:
-    route = url.rstrip("/").removesuffix("/v1") + "/metrics"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+async def service_version(spec: TriggerSpec, environ: Mapping[str, str]) -> str:
+    """vLLM's version as the running service names it; empty where it is not asked or does not answer."""
+    if spec.metrics_url is None:
+        return ""
+    try:
+        text = await _get(_root(spec.metrics_url) + "/version", {}, _headers(spec, environ))
+        return str(json.loads(text)["version"]).partition("+")[0]
+    except (AutotuneError, aiohttp.ClientError, TimeoutError, *STRANGE):
+        return ""
+
+
+def _root(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _headers(spec: TriggerSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    key = environ.get(spec.api_key_env, "")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+async def _watched(url: str, headers: Mapping[str, str], seconds: float) -> Profile:
+    route = _root(url) + "/metrics"
     before = read_snapshot(await _get(route, {}, headers))
     await asyncio.sleep(seconds)
     after = read_snapshot(await _get(route, {}, headers))

@@ -54,7 +54,8 @@ class TriggerSpec(Part):
     fingerprint: bool = True
     """vLLM, model revision, driver, card or the study's arguments have changed."""
     metrics_url: str | None = None
-    """Base URL of the running service; its /metrics tells the lengths of prompts and answers."""
+    """Base URL of the running service; its /metrics tells the lengths of prompts and answers. Where vLLM is not
+    installed here (`engine.kind: command` or `endpoint`) its /version tells of upgrades."""
     prometheus_url: str | None = None
     """Base URL of a Prometheus server that has the service's metrics; asked instead of `metrics_url`."""
     selector: str = ""
@@ -89,7 +90,7 @@ class HookSpec(Part):
     command: list[str] | None = None
     """A command as a list, never a shell line. It gets AUTOTUNE_EVENT (the path of a JSON file) and more."""
     url: str | None = None
-    """Where a JSON body is posted, signed with HMAC-SHA256."""
+    """Where a JSON body is posted, signed with HMAC-SHA256. `${NAME}` is read from our environment and never stored."""
     secret_env: str = "AUTOTUNE_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
     """Name of the environment variable with the secret of the signature."""
     timeout: Annotated[Seconds, Field(gt=0)] = 300.0
@@ -100,8 +101,8 @@ class HookSpec(Part):
             yield Problem((), "a hook is either a command or a url", "give one of them: command: [./reload.sh]")
         if self.command is not None and not self.command:
             yield Problem(("command",), "is empty", "write a list, such as [systemctl, restart, vllm]")
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            yield Problem(("url",), "is no URL", "write https://HOST/PATH")
+        if self.url is not None and not self.url.startswith(("http://", "https://", "${")):
+            yield Problem(("url",), "is no URL", "write https://HOST/PATH, or ${NAME} where the address is a secret")
 
 
 class HooksSpec(Part):

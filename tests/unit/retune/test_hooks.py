@@ -71,6 +71,18 @@ async def test_an_answer_that_is_no_success_fails_and_hides_the_token(
     assert "hidden" not in problem and len(seen) == 1
 
 
+async def test_an_address_that_is_a_secret_comes_from_the_environment(tmp_path: Path, serve: Serve) -> None:
+    url, seen = await serve(204)
+    spec: dict[str, object] = {"after": [{"url": "${HOOK_URL}"}]}
+    assert await hooks(tmp_path, spec, AUTOTUNE_WEBHOOK_SECRET="x", HOOK_URL=url).run("after", EVENT, 1.0) is None
+    assert len(seen) == 1
+    problem = await hooks(tmp_path, spec, AUTOTUNE_WEBHOOK_SECRET="x").run("after", EVENT, 1.0)
+    assert problem is not None and "(${HOOK_URL}) was not called: $HOOK_URL" in problem
+    down = hooks(tmp_path, spec, AUTOTUNE_WEBHOOK_SECRET="x", HOOK_URL="http://127.0.0.1:1/t0ken")
+    problem = await down.run("after", EVENT, 1.0)
+    assert problem is not None and "cannot be reached" in problem and "t0ken" not in problem
+
+
 async def test_without_its_secret_a_webhook_is_not_called(tmp_path: Path, serve: Serve) -> None:
     url, seen = await serve(204)
     problem = await hooks(tmp_path, {"after": [{"url": url}]}).run("after", EVENT, 1.0)
