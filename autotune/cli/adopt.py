@@ -12,9 +12,11 @@ from rich.text import Text
 
 from autotune.adopt.baseline import baseline_section, baseline_text, study_text
 from autotune.adopt.registry import SOURCES, adopt_file
+from autotune.adopt.tables import AskedTable, table_of, table_of_engine
 from autotune.adopt.values import Adopted
 from autotune.engine.redaction import redact
 from autotune.errors import SpecError
+from autotune.space.renames import parse_version
 from autotune.spec.load import load_study
 
 
@@ -24,14 +26,17 @@ def adopt(
     format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
     engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
     var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
+    python: Annotated[str | None, typer.Option(help="Interpreter that has your vLLM: its parser is asked.")] = None,
+    study: Annotated[Path | None, typer.Option(help="Ask the vLLM of this study.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Read a launch configuration (shell, YAML, docker, compose, Kubernetes, Helm, systemd) into a baseline."""
-    adopted = adopt_file(file, format=format, engine=engine, given=variables(var or []))
+    asked = asked_table(python, study)
+    adopted = adopt_file(file, table=asked.table, format=format, engine=engine, given=variables(var or []))
     if as_json:
-        typer.echo(json.dumps(_report(adopted), indent=1))
+        typer.echo(json.dumps(_report(adopted, asked), indent=1))
         return
-    _print_remarks(adopted)
+    _print_remarks(adopted, asked)
     if out is None:
         typer.echo(baseline_text(adopted), nl=False)
         return
@@ -43,6 +48,28 @@ def adopt(
         raise SpecError(f"cannot be written: {error.strerror}", file=out, hint="give another --out") from error
     load_study(out)
     Console(stderr=True).print(Text(f"wrote {out}; next: autotune validate {out}"), soft_wrap=True)
+
+
+def asked_table(python: str | None, study: Path | None) -> AskedTable:
+    """The vLLM that a file is held against.
+
+    Raises:
+        SpecError: both are given, or the study is wrong.
+        EnvironmentFault: there is no vLLM in that interpreter.
+    """
+    if python is not None and study is not None:
+        raise SpecError("--python and --study both name a vLLM", hint="give one of them")
+    return table_of(python) if study is None else table_of_engine(load_study(study).engine)
+
+
+def versions_differ(adopted: Adopted, asked: AskedTable) -> str:
+    """A sentence where the file starts another vLLM than the one that was asked, else empty."""
+    if not adopted.version or parse_version(adopted.version) == parse_version(asked.table.version):
+        return ""
+    return (
+        f"the file starts vLLM {adopted.version} and was read in the words of {asked.sentence}; "
+        "--python PATH asks the vLLM of an interpreter"
+    )
 
 
 def variables(pairs: list[str]) -> dict[str, str]:
@@ -60,7 +87,7 @@ def variables(pairs: list[str]) -> dict[str, str]:
     return found
 
 
-def _print_remarks(adopted: Adopted) -> None:
+def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
     console = Console(stderr=True)
 
     def line(label: str, text: str, style: str = "") -> None:
@@ -68,6 +95,7 @@ def _print_remarks(adopted: Adopted) -> None:
 
     image = f", image {adopted.reading.image}" if adopted.reading.image else ""
     line("read", f"{adopted.path.name} as {adopted.format}{image}; model {adopted.model or 'not named in it'}")
+    line("judged by", asked.sentence)
     for item in adopted.unknown:
         where = adopted.text.find(item.name)
         place = f" (line {adopted.line_of(where)})" if where >= 0 else ""
@@ -80,16 +108,18 @@ def _print_remarks(adopted: Adopted) -> None:
         line("warning", f"{name} stands in the file in plain text; move it to a secret", "bold yellow")
     if adopted.kept:
         line("kept", f"{', '.join(adopted.kept)}: stays in the file, a study does not tune it")
-    for note in adopted.notes:
-        line("note", note)
+    for note in (*adopted.notes, versions_differ(adopted, asked)):
+        if note:
+            line("note", note)
 
 
-def _report(adopted: Adopted) -> dict[str, object]:
+def _report(adopted: Adopted, asked: AskedTable) -> dict[str, object]:
     return {
         "format": adopted.format,
         "model": adopted.model,
         "image": adopted.reading.image,
         "vllm_version": adopted.version,
+        "read_as": {"version": asked.table.version, "origin": asked.origin},
         "gpus": adopted.reading.gpus,
         **adopted.config.to_dict(),
         "kept": list(adopted.kept),

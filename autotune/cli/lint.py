@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.adopt.registry import SOURCES, adopt_file
-from autotune.cli.adopt import variables
+from autotune.cli.adopt import asked_table, variables, versions_differ
 from autotune.engine.redaction import redact
 from autotune.lint.check import lint as findings_of
 from autotune.lint.values import Finding, Severity
@@ -25,16 +25,23 @@ def lint(
     format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
     engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
     var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
+    python: Annotated[str | None, typer.Option(help="Interpreter that has your vLLM: its parser is asked.")] = None,
+    study: Annotated[Path | None, typer.Option(help="Ask the vLLM of this study.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Find in a launch configuration what commonly costs speed or breaks; exit code 1 where something is an error."""
-    adopted = adopt_file(file, format=format, engine=engine, given=variables(var or []))
-    found = findings_of(adopted)
+    asked = asked_table(python, study)
+    adopted = adopt_file(file, table=asked.table, format=format, engine=engine, given=variables(var or []))
+    found = findings_of(adopted, asked.table)
     if as_json:
         rows = [{key: redact(v) if isinstance(v, str) else v for key, v in asdict(one).items()} for one in found]
-        typer.echo(json.dumps({"file": str(file), "format": adopted.format, "findings": rows}, indent=1))
+        words = {"version": asked.table.version, "origin": asked.origin}
+        text = {"file": str(file), "format": adopted.format, "read_as": words, "findings": rows}
+        typer.echo(json.dumps(text, indent=1))
     else:
         _print(file, found)
+        said = versions_differ(adopted, asked) or f"held against {asked.sentence}"
+        Console(stderr=True).print(Text(said, style="dim"), soft_wrap=True)
     if any(finding.severity is Severity.ERROR for finding in found):
         raise typer.Exit(1)
 
@@ -51,5 +58,5 @@ def _print(file: Path, found: tuple[Finding, ...]) -> None:
             console.print(Text(f"    {redact(finding.hint)}"), soft_wrap=True)
         console.print(Text(f"    source: {finding.source}", style="dim"), soft_wrap=True)
     counts = {level: sum(finding.severity is level for finding in found) for level in Severity}
-    summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    summary = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
     console.print(Text(summary or "nothing found"), soft_wrap=True)

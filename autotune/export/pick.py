@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from autotune.adopt.tables import table_of_engine
 from autotune.engine.cpu_setup import model_path
 from autotune.errors import SpecError
 from autotune.export.evidence import SHOWN
@@ -20,9 +21,10 @@ from autotune.report.wording import outcome_text
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.front import baseline_of, front_of, knee_of
 from autotune.search.objectives import Objectives
+from autotune.space.arguments import bundled_table
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import STABLE
-from autotune.space.renames import translate
+from autotune.space.renames import parse_version, translate
 from autotune.study import Study
 
 PICKS = ("recommendation", "best-throughput", "lowest-ttft", "knee", "trial:N")
@@ -90,11 +92,13 @@ def gather(
     config, renamed = translate(config, target) if target else (config, ())
     config, hidden = without_secrets(config)
     notes = (*renamed, *hidden)
+    found = table_of_engine(spec.engine).table
+    table = found if not target or parse_version(found.version) == parse_version(target) else bundled_table()
     if version and target != release_of(measured):
         notes = (f"measured with vLLM {measured or 'unknown'}, written for {version}; measure again there", *notes)
     return ExportInput(
         name=label_of(spec.name), model=model_path(spec.model), config=config, baseline=baseline, evidence=evidence,
-        revision=spec.revision, ready_s=_ready_seconds(records, choice), notes=notes,
+        revision=spec.revision, ready_s=_ready_seconds(records, choice), notes=notes, table=table,
     )  # fmt: skip
 
 

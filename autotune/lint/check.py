@@ -20,6 +20,9 @@ from autotune.space.defaults import STABLE
 from autotune.space.expression import Expr, parse_expression
 from autotune.spec.rules import argument_rules
 
+_SECRETS = (
+    "Kubernetes docs, Good practices for Secrets: https://kubernetes.io/docs/concepts/security/secrets-good-practices/"
+)
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _BRACES = re.compile(r"\{([\w.]+)\}")
 
@@ -49,7 +52,7 @@ def rules() -> tuple[Rule, ...]:
 
 
 def lint(adopted: Adopted, table: ArgumentTable | None = None) -> tuple[Finding, ...]:
-    """Every finding, worst first, then by line."""
+    """Every finding, worst first, then by line; `table` is the one that the file was read with."""
     facts = facts_of(adopted)
     found = [
         *_unknown(adopted),
@@ -92,6 +95,10 @@ def _unknown(adopted: Adopted) -> Iterable[Finding]:
         yield Finding(rule, severity, item.message, item.hint, source, item.name, _line_of_text(item.name, adopted))
 
 
+def _plain(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
 def _line_of_text(name: str, adopted: Adopted) -> int | None:
     """Where the name stands as a word of its own."""
     match = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", adopted.text)
@@ -109,7 +116,7 @@ def _exposed(adopted: Adopted) -> Iterable[Finding]:
     for name in adopted.exposed:
         yield Finding("secret_in_plain_text", Severity.ERROR, f"{name} stands in the file in plain text",
                       "Move it to a secret or to the environment, and replace the key: it has been seen.",
-                      "Kubernetes docs, Good practices for Secrets", name, _line_of_text(name, adopted))  # fmt: skip
+                      _SECRETS, name, _line(f"env.{name}", adopted) or _line_of_text(name, adopted))  # fmt: skip
 
 
 def _unread(adopted: Adopted) -> Iterable[Finding]:
@@ -120,7 +127,11 @@ def _unread(adopted: Adopted) -> Iterable[Finding]:
 def _defaults(adopted: Adopted, table: ArgumentTable) -> Iterable[Finding]:
     """Arguments that say what vLLM does anyway; harmless, but they hide what matters and outlive a better default."""
     reserved = argument_rules().reserved
+    lost = {_plain(item.name) for item in adopted.unknown}
+    renamed = {name for place in adopted.places if _plain(place.written) in lost for name in place.names}
     for name, value in adopted.config.args:
+        if name in renamed:  # said already
+            continue
         argument = table.by_name.get(name)
         default = STABLE.get(name, argument.default if argument is not None else None)
         if default is not None and value == default and type(value) is type(default) and name not in reserved:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from autotune.errors import SpecError
 from autotune.export.pick import read_export
 from autotune.study import Study
+from tests.other_vllm import other_vllm
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,16 @@ def test_what_was_not_proven_says_so(study: Study) -> None:
 
 def test_secrets_of_the_study_stay_references(study: Study) -> None:
     assert dict(read_export(study).config.env) == {"HF_TOKEN": "${HF_TOKEN}"}
+
+
+def test_files_are_written_for_the_vllm_of_the_study(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
+    engine = study.spec.engine.model_copy(update={"kind": "vllm", "python": str(other_vllm(tmp_path))})
+    asked = replace(study, spec=study.spec.model_copy(update={"engine": engine}))
+    assert read_export(asked).table.version == "0.26.0"
+    assert read_export(asked, version="0.31.0").table.version == "0.32.0"
 
 
 def test_another_version_is_named(study: Study) -> None:

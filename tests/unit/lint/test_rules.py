@@ -39,6 +39,11 @@ CASES = [  # rule, configuration that has it
 ]
 ENVIRONMENT = [
     ("expandable_segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "-tp 2"),
+    (
+        "expandable_segments_with_connector",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "--kv-transfer-config.kv_connector NixlConnector",
+    ),
     ("launch_blocking", "CUDA_LAUNCH_BLOCKING=1", ""),
     ("debug_log", "VLLM_LOGGING_LEVEL=DEBUG", ""),
     ("nccl_trace", "NCCL_DEBUG=TRACE", ""),

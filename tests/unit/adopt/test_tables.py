@@ -1,0 +1,61 @@
+"""Whose arguments a launch file is held against."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune.adopt.tables import table_of, table_of_engine
+from autotune.cli.app import app
+from autotune.errors import EnvironmentFault, SpecError
+from autotune.space.arguments import bundled_table
+from autotune.spec.study import EngineSpec
+from tests.other_vllm import other_vllm
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
+    return other_vllm(tmp_path)
+
+
+def test_an_interpreter_is_asked_for_its_own(python: Path) -> None:
+    for asked in (table_of(str(python)), table_of_engine(EngineSpec(kind="vllm", python=str(python)))):
+        assert asked.table.version == "0.26.0"
+        assert asked.table.knows("swap_space")
+        assert str(python) in asked.sentence
+
+
+def test_what_is_not_at_hand_is_the_shipped_table_and_says_so(python: Path, tmp_path: Path) -> None:
+    gone = table_of_engine(EngineSpec(kind="vllm", python="/nowhere/bin/python"))
+    assert (gone.table, gone.origin) == (bundled_table(), "autotune's own table")
+    (tmp_path / "arguments.json").unlink()
+    broken = table_of_engine(EngineSpec(kind="vllm", python=str(python)))
+    assert broken.table is bundled_table()
+    assert str(python) in broken.origin
+    with pytest.raises(EnvironmentFault):
+        table_of(str(python))
+    with pytest.raises(EnvironmentFault):
+        table_of("/nowhere/bin/python")
+
+
+def test_adopt_and_lint_use_the_words_of_that_vllm(python: Path, tmp_path: Path) -> None:
+    script, study = tmp_path / "a.sh", tmp_path / "s.yaml"
+    script.write_text("docker run vllm/vllm-openai:v0.32.0 --model m --swap-space 4 --max-num-seqs 9\n")
+    study.write_text(
+        f"name: s\nmodel: m\nengine: {{python: {python}}}\nhardware: {{gpus: 1}}\nspace: h100-dense\n"
+        "load: {levels: [1]}\nobjectives: [{metric: output_throughput}]\n"
+    )
+    for options in (["--python", str(python)], ["--study", str(study)]):
+        adopted = CliRunner().invoke(app, ["adopt", str(script), "--json", *options])
+        said = json.loads(adopted.stdout)
+        assert said["read_as"]["version"] == "0.26.0"
+        assert said["args"] == {"model": "m", "swap_space": 4.0}
+        linted = CliRunner().invoke(app, ["lint", str(script), *options])
+        assert "vLLM 0.26.0 has no --max-num-seqs" in linted.stdout
+        assert "the file starts vLLM 0.32.0" in linted.stderr
+    both = CliRunner().invoke(app, ["lint", str(script), "--python", str(python), "--study", str(study)])
+    assert isinstance(both.exception, SpecError)
