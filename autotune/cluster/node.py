@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autotune.cluster.values import JOB, NODE_STUDY, REPLY, Document, Reply, pack
+from autotune.cluster.values import JOB, NODE_STUDY, REPLY, Document, Host, Reply, pack
 from autotune.engine.keeper import EngineKeeper
 from autotune.engine.protocol import Lease, RunningEngine
 from autotune.events import Event, StageStarted
@@ -30,6 +30,8 @@ from autotune.trial import Bench, run_trial
 
 NODES_VARIABLE = "AUTOTUNE_NODES"
 """For an engine that spans hosts: addresses of all hosts of the trial, its own first, separated by commas."""
+GPUS_VARIABLE = "AUTOTUNE_NODE_GPUS"
+"""The GPUs of the trial on each of these hosts: indices separated by commas, hosts by semicolons."""
 
 
 @dataclass
@@ -170,8 +172,7 @@ class NodeRunner:
 
     async def _open(self) -> Bench:
         spec, base = self._spec, Path(self._study.base)
-        if self._study.nodes:
-            os.environ[NODES_VARIABLE] = ",".join(self._study.nodes)
+        os.environ.update(host_variables(self._study.hosts))
         host = await asyncio.to_thread(read_gpus)
         count = len(self._devices) if self._devices is not None else 0
         mine = await self._stack.enter_async_context(leased(count, spec.name, devices=self._devices))
@@ -197,3 +198,11 @@ class NodeRunner:
             links=tensor_links(host.at(mine.gpus)),
         )
         return self._bench
+
+
+def host_variables(hosts: Sequence[Host]) -> dict[str, str]:
+    """What tells an engine which hosts and GPUs it has; nothing where it has one host."""
+    if len(hosts) < 2:
+        return {}
+    gpus = ";".join(",".join(map(str, host.gpus)) for host in hosts)
+    return {NODES_VARIABLE: ",".join(host.address for host in hosts), GPUS_VARIABLE: gpus}

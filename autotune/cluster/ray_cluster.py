@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.cluster.node import NodeRunner
+from autotune.cluster.values import Host
 from autotune.errors import EnvironmentFault
 
 NAMESPACE = "autotune"
@@ -54,16 +55,14 @@ class _RemoteRunner:
         self._wants_gpus = wants_gpus
         self._runner: NodeRunner | None = None
 
-    async def address(self) -> str:
+    async def host(self) -> tuple[str, tuple[int, ...]]:
+        """Address of the node, and the GPUs of it that are ours."""
         import ray
 
-        return str(ray.util.get_node_ip_address())
+        return str(ray.util.get_node_ip_address()), tuple(int(one) for one in ray.get_gpu_ids())
 
     async def begin(self, study: str) -> None:
-        import ray
-
-        ids = [int(one) for one in ray.get_gpu_ids()] if self._wants_gpus else None
-        self._runner = NodeRunner(study, ids)
+        self._runner = NodeRunner(study, (await self.host())[1] if self._wants_gpus else None)
 
     async def run(self, job: str) -> tuple[str, bytes]:
         assert self._runner is not None
@@ -119,12 +118,16 @@ class RayPlace:
                 task.cancel()
 
     async def close(self, seconds: float) -> None:
-        """End what runs there, then give the reservation back."""
+        """End what runs there, then give the reservation back.
+
+        Further hosts may be gone already; the engine on the trial's own is ended all the same, and before its actor:
+        with an actor Ray kills the processes that it started, the one that would end the engine among them.
+        """
         import ray
 
-        with contextlib.suppress(NodeLost, EnvironmentFault, TimeoutError):
+        with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.call("close")
+                await _value(self._actor.close.remote())
         await asyncio.to_thread(self._remove, ray)
 
     def _remove(self, ray: Any) -> None:
@@ -163,11 +166,11 @@ class RayCluster:
                     hint="start one with `ray start --head` (docs/cluster.md), or correct `hardware.cluster.address`",
                 ) from None
 
-    async def place(self, request: Request, seconds: float, *, leases_gpus: bool) -> tuple[RayPlace, tuple[str, ...]]:
+    async def place(self, request: Request, seconds: float, *, leases_gpus: bool) -> tuple[RayPlace, tuple[Host, ...]]:
         """Reserve a place and start its actor.
 
         Returns:
-            The place, and the addresses of its hosts, the trial's own first.
+            The place, and its hosts, the trial's own first.
 
         Raises:
             NoRoom: nothing became free in time.
@@ -182,8 +185,8 @@ class RayCluster:
                 await _value(group.ready())
                 actors = [self._actor(ray, group, index, request, leases_gpus) for index in range(request.hosts)]
                 place = RayPlace(group, actors[0], actors[1:])
-                addresses = [str(await _value(actor.address.remote())) for actor in actors]
-            return place, tuple(addresses)
+                hosts = [Host(*await _value(actor.host.remote())) for actor in actors]
+            return place, tuple(hosts)
         except TimeoutError:
             ray.util.remove_placement_group(group)
             raise NoRoom(f"{request.bundles} was free on no node within {seconds:g} s") from None

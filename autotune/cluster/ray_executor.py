@@ -113,11 +113,11 @@ class RayExecutor:
         assert cluster is not None
         wants_gpus = parts.spec.engine.kind in ("vllm", "command") and parts.trial_gpus > 0
         request = Request(cluster.cpus, parts.trial_gpus, cluster.hosts, tuple(sorted(cluster.resources.items())))
-        place, nodes = await self._cluster.place(request, cluster.place_timeout, leases_gpus=wants_gpus)
+        place, hosts = await self._cluster.place(request, cluster.place_timeout, leases_gpus=wants_gpus)
         self._places[index] = place
         study = NodeStudy(
             parts.spec.model_dump_json(), str(parts.study.path.parent.resolve()), parts.baseline, parts.vocabulary,
-            parts.trial_gpus, nodes if len(nodes) > 1 else (),
+            parts.trial_gpus, hosts,
         )  # fmt: skip
         await place.call("begin", NODE_STUDY.dump_json(study).decode())
         return place

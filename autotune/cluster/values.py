@@ -27,6 +27,14 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """One of the hosts that a trial holds: its address, and the NVML indices of the GPUs that are the trial's there."""
+
+    address: str
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStudy:
     """What a node must know of a study before its first trial.
 
@@ -36,7 +44,7 @@ class NodeStudy:
         baseline: what runs today.
         vocabulary: of the model, 0 where unknown.
         gpus: of a trial.
-        nodes: addresses of the hosts that a trial holds, its own first.
+        hosts: that a trial holds, its own first.
     """
 
     spec: str
@@ -44,7 +52,7 @@ class NodeStudy:
     baseline: EngineConfig
     vocabulary: int
     gpus: int
-    nodes: tuple[str, ...] = ()
+    hosts: tuple[Host, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
