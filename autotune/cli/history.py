@@ -56,11 +56,11 @@ def _print(state: State, happened: Sequence[Row], study: Path) -> None:
         versions.add_row(str(one.number), str(one.before or ""), gain, Text(one.sentence), mark)
     console.print(versions)
     events = Table(title="passes, and what people did (UTC)", title_justify="left", show_edge=False, header_style="dim")
-    for column, least in (("ended", 16), ("", 11), ("version", 7), ("gain", None), ("GPU hours", None)):
-        events.add_column(column, min_width=least)
-    events.add_column("reasons", min_width=30, ratio=1)
+    for column in ("ended", "", "version, cost"):
+        events.add_column(column, no_wrap=True)
+    events.add_column("reasons")
     for row in happened:
-        reasons = Text("\n".join(row.reasons))
-        events.add_row(row.at, row.verdict, str(row.version), row.gain, f"{row.gpu_hours:.2f}", reasons)
+        facts = [str(row.version), row.gain.replace(" [", "\n["), f"{row.gpu_hours:.2f} GPU h" if row.gpu_hours else ""]
+        events.add_row(row.at, row.verdict, "\n".join(filter(None, facts)), Text("\n".join(row.reasons)))
     console.print()
     console.print(events)

@@ -109,6 +109,8 @@ class Reference:
     fingerprint: Pairs
     profile: Profile | None
     at: float
+    more: bool = False
+    """The one before it, with what was not known then; the canaries since then still count."""
     kind: Literal["reference"] = "reference"
 
 
@@ -329,6 +331,8 @@ def _after(state: State, entry: Entry) -> State:
                 state, switch=None, current=entry.current, canaries=canaries, pending=pending, held=entry.held,
                 approvals=() if entry.held else state.approvals, rejected=rejected,
             )  # fmt: skip
+        case Reference() if entry.more:
+            return replace(state, reference=entry)
         case Reference():
             return replace(state, reference=entry, canaries=(), tuning=None)
         case Canary():

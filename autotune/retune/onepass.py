@@ -112,7 +112,7 @@ class Pass:
         self._said.extend(sight.notes)
         state = self._state()
         if edits := self._switch.edits():
-            self._said.append(f"deployed is not version {incumbent.number} as it was proven: {edits}")
+            self._said.append(f"what is deployed is not what was proven: {edits}")
         findings = self._cheap(state, sight)
         fired = [one for one in findings if one.fired]
         if state.pending is not None:
@@ -124,7 +124,7 @@ class Pass:
         self._said.extend(f"{one.name}: {one.sentence}" for one in findings)
         if not fired and not call.force:
             if not call.dry_run:
-                self._keep_profile(state, sight)
+                self._complete_reference(state, sight)
             return await self._look_closer(incumbent, call)
         return await self._begin([one.sentence for one in fired] or ["asked for"], sight, call)
 
@@ -161,13 +161,20 @@ class Pass:
             found.append(workload_finding(profile, sight.profile, triggers, rated=self._rated))
         return found
 
-    def _keep_profile(self, state: State, sight: Sight) -> None:
-        """The first profile with enough requests is what later ones are compared with."""
+    def _complete_reference(self, state: State, sight: Sight) -> None:
+        """What was not known when the configuration was tuned, and nobody has missed: later passes compare with it.
+
+        That is the first profile with enough requests, and entries of the fingerprint that could not be read.
+        """
         reference, seen = state.reference, sight.profile
-        if reference is None or reference.profile is not None or seen is None:
+        if reference is None:
             return
-        if seen.requests >= self._spec.triggers.requests:
-            self._ledger.add(replace(reference, profile=seen, at=self._now()))
+        known = dict(reference.fingerprint)
+        fingerprint = tuple(sorted({**dict(sight.fingerprint), **known}.items()))
+        enough = seen is not None and seen.requests >= self._spec.triggers.requests
+        profile = seen if reference.profile is None and enough else reference.profile
+        if (fingerprint, profile) != (tuple(sorted(known.items())), reference.profile):
+            self._ledger.add(Reference(fingerprint, profile, self._now(), more=True))
 
     # -- what waits --------------------------------------------------------------------------------------------------
 

@@ -137,10 +137,15 @@ class Switch:
         return Ending(Verdict.PROMOTED if change == "promote" else Verdict.ROLLED_BACK, (why, sentence))
 
     def edits(self) -> str:
-        """What somebody did to the deployed files since they were deployed; empty where nothing."""
+        """In what the deployed files are not those of the incumbent, as a sentence; empty where they are."""
         incumbent = self.state().incumbent
         found = self.deployment.edits(incumbent) if incumbent is not None else ()
-        return f"{', '.join(found)} in {self.deployment.path} by hand" if found else ""
+        if incumbent is None or not found:
+            return ""
+        if all(text.endswith(MISSING) for text in found) and len(found) == len(incumbent.files):
+            again = f"`autotune rollback --to {incumbent.number}` deploys it again"
+            return f"nothing of version {incumbent.number} is in {self.deployment.path} ({again})"
+        return f"somebody changed {self.deployment.path} by hand ({', '.join(found)})"
 
     def adopt(self, version: Version) -> Ending:
         """Take over what runs already as the first version: its files are there or are written, and no hook is called.

@@ -282,4 +282,5 @@ class Schedule:
             text += f", catching up {missed} missed run{'s' if missed > 1 else ''} in one"
         elif at - fire >= timedelta(minutes=1) and fire >= opening.begins:
             text += f", {(at - fire).total_seconds() / 60:.0f} min of jitter after {fire.astimezone(zone):%H:%M}"
-        return text + (", when the maintenance window is open" if opening.begins > fire else "")
+        waited = opening.ends is not None and opening.begins > fire
+        return text + (", when the maintenance window is open" if waited else "")

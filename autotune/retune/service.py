@@ -12,7 +12,7 @@ from typing import Protocol
 from autotune.errors import AutotuneError, SpecError
 from autotune.retune.ledger import DAY_S, Ledger, Scheduled, State
 from autotune.retune.onepass import Call
-from autotune.retune.schedule import Schedule, Start
+from autotune.retune.schedule import LATE, Schedule, Start
 from autotune.retune.verdict import Ending
 
 STEP_S = 30.0
@@ -113,7 +113,7 @@ class Service:
     def _in_time(self, start: Start) -> bool:
         """It is the time that was waited for. Where the clock was set, or the machine slept, it is looked at again."""
         now = self.clock.now()
-        return start.at.timestamp() <= now and in_window(self.schedule, now)
+        return 0 <= now - start.at.timestamp() <= LATE.total_seconds() and in_window(self.schedule, now)
 
     async def _one(self, start: Start) -> None:
         now = self.clock.now()

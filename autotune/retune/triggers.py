@@ -200,7 +200,7 @@ def canary_finding(readings: Sequence[Canary], drop: float) -> Finding:
     now = standing(readings, drop)
     if now is None:
         return Finding("canary", False, "the first canary since the last tuning; later ones are compared with it")
-    against = f"limit -{now.limit:.1%} with {now.known} canaries to compare with"
+    against = f"limit -{now.limit:.1%} against the mean of {now.known}"
     if now.low_in_a_row == 0:
         return Finding("canary", False, f"the canary is {-now.loss:+.1%} against its reference ({against})")
     if now.low_in_a_row == 1:

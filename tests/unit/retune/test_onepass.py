@@ -271,7 +271,7 @@ async def test_what_was_edited_by_hand_waits_for_a_person_and_is_kept(bench: Ben
     (bench.folder / "deploy/0001/vllm.yaml").write_text("# mine\nmode: a\n")
     bench.era = NEW
     ending = await bench.run()
-    assert ending.verdict is Verdict.WAITING and "vllm.yaml was edited in" in str(ending)
+    assert ending.verdict is Verdict.WAITING and "by hand (vllm.yaml was edited)" in str(ending)
     assert bench.text == "# mine\nmode: a\n"
     if approved:
         bench.ledger.add(Approval(2, True, "ada", 1.0))

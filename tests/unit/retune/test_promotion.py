@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,54 @@ async def test_rollback_restores_any_version(tmp_path: Path, ledger: MemoryLedge
 def test_several_files_do_not_go_to_one(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="writes several files"):
         Deployment(tmp_path / "vllm.yaml", "study").check((("a.yaml", ""), ("b.yaml", "")))
+
+
+def test_a_folder_belongs_to_one_study(tmp_path: Path) -> None:
+    Deployment(tmp_path / "deploy", "one").install(version(1))
+    other = Deployment(tmp_path / "deploy", "other")
+    for refused in (other.existing, lambda: other.check(())):
+        with pytest.raises(SpecError, match="holds the files of study 'one'") as error:
+            refused()
+        assert error.value.hint == "name another folder for this study, such as `out: deploy-other`"
+
+
+def test_a_folder_that_no_step_replaces_is_refused_before_any_hook(tmp_path: Path) -> None:
+    (tmp_path / "deploy/current").mkdir(parents=True)
+    with pytest.raises(SpecError, match="is a folder, which no step replaces"):
+        Deployment(tmp_path / "deploy", "study").check(())
+
+
+async def test_a_file_that_was_edited_by_hand_is_copied_before_it_is_replaced(
+    tmp_path: Path, ledger: MemoryLedger
+) -> None:
+    await deployed_two(tmp_path, ledger, "vllm.yaml")
+    one = switch(tmp_path, ledger, FakeHooks(), "vllm.yaml")
+    for number, text in enumerate(("mine", "mine again"), 1):
+        (tmp_path / "vllm.yaml").write_text(text)
+        assert "by hand (vllm.yaml was edited)" in one.edits()
+        ending = await one.to(version(number, 1), "rollback", "asked for")
+        assert ending.reasons[-1].endswith(f"is kept in {tmp_path / f'vllm.yaml.edited-{number}'}")
+        assert (tmp_path / f"vllm.yaml.edited-{number}").read_text() == text
+    (tmp_path / "vllm.yaml").write_text("a third time")
+    ledger.add(SwitchBegan(2, 1, 1.0, "killed before anything was done"))
+    await one.recover()
+    assert (tmp_path / "vllm.yaml.edited-3").read_text() == "a third time"
+    assert (tmp_path / "vllm.yaml").read_text() == "mode: 2\n" and one.edits() == ""
+
+
+async def test_a_disk_that_fills_up_in_the_middle_leaves_no_half_of_a_version(
+    tmp_path: Path, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await deployed_two(tmp_path, ledger)
+    ledger.add(version(3, 2))
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if ".0003.partial" in str(Path(f"/proc/self/fd/{handle}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    ending = await switch(tmp_path, ledger, FakeHooks()).to(version(3, 2), "promote", "test")
+    assert "No space left on device; version 2 is deployed again" in ending.reasons[0]
+    assert sorted(path.name for path in (tmp_path / "deploy").iterdir()) == [".study", "0001", "0002", "current"]
