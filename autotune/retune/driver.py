@@ -118,6 +118,8 @@ class StudyTuner:
             version = installed_version(python).partition("+")[0]
         model = str(found.model) if found and spec.model == cpu_setup.MODEL_NAME else spec.model
         entries = dict(fingerprint(model=model, revision=spec.revision, engine=version, extra=_parts(spec)))
+        if entries.get("gpus") == "0":  # a driver that does not answer now has taken no GPU away
+            del entries["gpus"]
         return tuple(sorted((name, entries[name]) for name in WATCHED if name in entries))
 
     # -- measuring ---------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class StudyTuner:
         study = self._sub(tuning, incumbent, seconds)
         self._prepare(study, tuning)
         before = self.spent(tuning)
-        like = self._warm_start(Path(tuning.folder))
+        like = self.warm_start(Path(tuning.folder))
         with study.locked():
             parts = await assemble(study, like=like, anew="a re-tuning measures anew")
             try:
@@ -244,7 +246,7 @@ class StudyTuner:
         now = dict(self._fingerprint())
         return all(seen.get(name) == now.get(name) for name in SAME_MODEL if name in seen and name != "model")
 
-    def _warm_start(self, folder: Path) -> Path:
+    def warm_start(self, folder: Path) -> Path:
         """The study file whose front is tried first: the last re-tuning before this one that measured, else the study.
 
         One that was given up, or whose incumbent could not serve, has no front.
