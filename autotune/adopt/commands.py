@@ -11,10 +11,13 @@ from importlib.resources import files
 
 from autotune.adopt.shell_script import Call, ScriptReading, read_script
 from autotune.adopt.shell_state import Value
+from autotune.adopt.traced import Traced, joined
 from autotune.adopt.values import EnvSetting
 from autotune.adopt.words import Word
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_SSH_SWITCHES = frozenset("46AaCfGgKkMNnqsTtVvXxYy")
+"""Options of ssh without a value; every other one takes the next word."""
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _IMAGE = re.compile(r"(^|[/_-])vllm([/:@_-]|$)")
 
@@ -61,8 +64,8 @@ def launch_of(call: Call, given: Mapping[str, str], reading: ScriptReading | Non
             return _container(words[index:], env, call, reading)
         if name == "env":
             env += [_pair(w) for w in _leading_pairs(words[index + 1 :])]
-        if name in _SHELLS:
-            inner = _shell(words[index:], call, given, env)
+        if name in _SHELLS or name == "ssh":
+            inner = (_shell if name in _SHELLS else _remote)(words[index:], call, given, env)
             if inner is not None:
                 return inner
         start = _start(words, index)
@@ -104,16 +107,29 @@ def _shell(words: Sequence[Word], call: Call, given: Mapping[str, str], env: lis
     for index, word in enumerate(words[1:], 1):
         if re.fullmatch(r"-[a-z]*c", word.plain) and index + 1 < len(words):
             script, rest = words[index + 1], words[index + 2 :]
-            reading = read_script(script.text, given, tuple(rest[1:]), dict(call.env))
-            inner = launches(reading, given)
-            if not inner:
-                return None
-            first = inner[0]
-            return Launch(first.words, (*env, *first.env), first.image, first.gpus, reading,
-                          first.certain and call.certain, first.notes, first.head)  # fmt: skip
+            return _inside(read_script(script.text, given, tuple(rest[1:]), dict(call.env)), call, given, env)
         if not word.plain.startswith("-"):
             return None
     return None
+
+
+def _remote(words: Sequence[Word], call: Call, given: Mapping[str, str], env: list[EnvSetting]) -> Launch | None:
+    """`ssh [options] host "..."`; variables of this side do not reach the other."""
+    index = 1
+    while index < len(words) and words[index].plain.startswith("-"):
+        index += 1 if len(words[index].plain) > 2 or words[index].plain[1:] in _SSH_SWITCHES else 2
+    parts = [part for word in words[index + 1 :] for part in (Traced.made(" "), word.text)]
+    return _inside(read_script(joined(parts[1:]), given), call, given, []) if parts else None
+
+
+def _inside(reading: ScriptReading, call: Call, given: Mapping[str, str], env: Sequence[EnvSetting]) -> Launch | None:
+    """The first server that a script inside a command starts."""
+    inner = launches(reading, given)
+    if not inner:
+        return None
+    first = inner[0]
+    return Launch(first.words, (*env, *first.env), first.image, first.gpus, reading,
+                  first.certain and call.certain, first.notes, first.head, first.env_files)  # fmt: skip
 
 
 @lru_cache(maxsize=1)

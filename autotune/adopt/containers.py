@@ -26,7 +26,7 @@ _REFERENCE = re.compile(r"\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _GPU_KEYS = ("nvidia.com/gpu", "amd.com/gpu", "requestGPU")
 
 
-def kubernetes_expand(env: Mapping[str, str]) -> Expand:
+def kubernetes_expand(env: Mapping[str, Traced]) -> Expand:
     """`$(NAME)` from the container's own variables; what is not among them stays as it is."""
 
     def expand(text: Traced) -> tuple[Traced, tuple[str, ...]]:
@@ -40,7 +40,7 @@ def kubernetes_expand(env: Mapping[str, str]) -> Expand:
             if name is None:  # `$$(` stands for `$(`
                 parts.append(text[match.start() + 1 : match.end()])
             elif name in env:
-                parts.append(Traced.made(env[name]))
+                parts.append(env[name])
             else:
                 parts.append(text[match.start() : match.end()])
                 missing.append(name)
@@ -72,16 +72,17 @@ def read_container(
     """
     keys = {name: value for name, _, value in items(node)}
     env, style, env_insertion = read_env(tree, keys.get("env") or keys.get("environment"), expand)
-    plain = {item.name: item.value for item in env if item.value is not None}
     if files is not None:
         own = {item.name for item in env}
         env = (*(item for item in files.settings if item.name not in own), *env)
-        plain = {name: value for name, value in files.values.items() if name not in own} | plain
-    expanded = expand or kubernetes_expand({**document.given, **plain})
+    plain = {name: Traced.made(text) for name, text in (files.values if files is not None else {}).items()}
+    plain |= {item.name: item.traced(document.text) for item in env if item.value is not None}
+    given = {name: Traced.made(text) for name, text in document.given.items()}
+    expanded = expand or kubernetes_expand({**given, **plain})
     image = expanded(tree.traced(keys["image"]))[0].text if "image" in keys else ""
     commands = [keys[name] for name in ("entrypoint", "command", "args") if name in keys]
     words = [word for part in commands for word in _words(tree, part, expanded)]
-    values = {name: Value(Traced.made(value)) for name, value in plain.items() if value is not None}
+    values = {name: Value(value) for name, value in plain.items()}
     call = Call(tuple(words), tuple(values.items()))
     launch = launch_of(call, document.given)
     if launch is None and words and (serves_alone or is_vllm_image(image)) and words[0].plain.startswith("-"):
@@ -201,7 +202,7 @@ def _reading(tree: Tree, commands: Sequence[Node], launch: Launch, document: Doc
     if owner is not None and (in_items or any((word.start, word.end) in spans for word in launch.words)):
         line = item_line(launch.words, tree, owner)
     else:
-        line = shell_line(launch.words, document.text, launch.head)
+        line = shell_line(launch.words, document.text, launch.head, [tree.span(node) for node in commands])
     settings, notes = settings_of_files(launch, document)
     unread, more = notes_of(launch)
     return Reading(line=line, settings=settings, unread=unread, notes=(*launch.notes, *notes, *more))

@@ -12,15 +12,39 @@ from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Tree, elements, items
 
 _CONTINUED = re.compile(r"\\\r?\n[ \t]*$")
+_REFERENCE = re.compile(r"[ \t]+\"?\$[({]\w+[)}]\"?")
 _NEW_LINE = re.compile(r"\n[ \t]*$")
 
 
-def shell_line(words: Sequence[Word], text: str, head: Sequence[Word] = ()) -> Line:
-    """A command line that a shell reads; a new argument goes behind the last one that is certainly given."""
-    placed = [word for word in words if word.end >= 0 and word.certain]
+def shell_line(
+    words: Sequence[Word], text: str, head: Sequence[Word] = (), inside: Sequence[tuple[int, int]] = ()
+) -> Line:
+    """A command line that a shell reads; a new argument goes behind the last one that is certainly given.
+
+    Args:
+        words: its arguments.
+        text: the file.
+        head: words in front of them.
+        inside: parts of the file that hold the command; a word that stands elsewhere came by a reference. Empty: all.
+    """
+    here = [any(a <= word.end <= b for a, b in inside) if inside else word.end >= 0 for word in words]
+    placed = [word for word, is_here in zip(words, here, strict=True) if is_here and word.certain]
     last = placed[-1] if placed else next((word for word in reversed(head) if word.end >= 0), None)
-    insertion = Insertion(last.end, _before(placed, last, text)) if last is not None else None
+    unplaced = len(words) - 1 - words.index(last) if last is not None and last in words else 0
+    insertion = Insertion(_behind(text, last.end, unplaced), _before(placed, last, text)) if last is not None else None
     return Line(tuple(words), "shell", insertion, _is_joined(words))
+
+
+def _behind(text: str, offset: int, unplaced: int) -> int:
+    """Outside of a reference that gave the last word, and behind those that gave words without a place of their own."""
+    start = max(text.rfind(letter, 0, offset) for letter in " \t\n\"'") + 1
+    for _ in range(text.count("${", start, offset) - text.count("}", start, offset)):
+        end = text.find("}", offset)
+        offset = end + 1 if end >= 0 else offset
+    for _ in range(unplaced):
+        reference = _REFERENCE.match(text, offset)
+        offset = reference.end() if reference else offset
+    return offset
 
 
 def item_line(words: Sequence[Word], tree: Tree, sequence: Node | None) -> Line:

@@ -87,22 +87,60 @@ def read_script(
     state.positional = positional
     for name, value in (env or {}).items():
         state.values.setdefault(name, value)
-    return _Interpreter(state, files or (lambda _: None)).run(read_commands(script))
+    return _Interpreter(state, files or (lambda _: None)).whole(read_commands(script))
 
 
 class _Interpreter:
     def __init__(self, state: ShellState, files: Callable[[str], str | None]) -> None:
         self.state, self.reading, self.files = state, ScriptReading(), files
         self.inside: list[str] = []
+        self.functions: dict[str, list[Command]] = {}
+        self.called: set[str] = set()
         self.branches: list[_Branch] = []
         self.succeeded: bool | None = True
         self.tested = False
 
-    def run(self, commands: list[Command]) -> ScriptReading:
+    def whole(self, commands: list[Command]) -> ScriptReading:
+        """The script; a function that nothing in it calls is read as if it were, with no arguments."""
+        self.run(commands)
+        for name in [name for name in self.functions if name not in self.called]:
+            self._call(name, ())
+        return self.reading
+
+    def run(self, commands: list[Command]) -> None:
         index = 0
         while index < len(commands):
-            index = self._step(commands, index)
-        return self.reading
+            end = self._function(commands, index)
+            index = end if end else self._step(commands, index)
+
+    def _function(self, commands: list[Command], index: int) -> int:
+        """`name() { ... }`: keeps the body; the index behind it, 0 where no function begins."""
+        tokens = commands[index].tokens
+        words = [token.plain for token in tokens]
+        opens = commands[index + 1] if index + 1 < len(commands) else None
+        if words[0] == "function" and words[2:3] == ["{"]:
+            name, body = words[1], [_without(_without(commands[index], "function"), words[1]), *commands[index + 1 :]]
+        elif opens is not None and opens.before == ")" and opens.tokens[0].plain == "{":
+            name, body = words[-1], commands[index + 1 :]
+        else:
+            return 0
+        depth = 0
+        for length, command in enumerate(body, 1):
+            depth += sum({"{": 1, "}": -1}.get(token.plain, 0) for token in command.tokens)
+            if depth == 0:
+                self.functions[name] = body[:length]
+                return index + length + len(commands[index + 1 :]) - len(body) + 1
+        return 0
+
+    def _call(self, name: str, arguments: tuple[Word, ...]) -> None:
+        if name in self.inside:  # a function that calls itself
+            return
+        self.called.add(name)
+        self.inside.append(name)
+        before, self.state.positional = self.state.positional, arguments
+        self.run(list(self.functions[name]))
+        self.state.positional = before
+        self.inside.pop()
 
     @property
     def _runs(self) -> bool | None:
@@ -250,6 +288,13 @@ class _Interpreter:
             return
         if head == "set" and len(tokens) > 1 and tokens[1].plain == "--":
             self.state.positional = tuple(self.state.expand(tokens[2:]))
+            return
+        if head == "shift":
+            count = tokens[1].plain if len(tokens) > 1 else "1"
+            self.state.positional = self.state.positional[int(count) if count.isdigit() else 1 :]
+            return
+        if head in self.functions:
+            self._call(head, tuple(self.state.expand(tokens[1:])))
             return
         self._keep_document(command)
         exported = [(name, self.state.values[name]) for name in sorted(self.state.exported & self.state.values.keys())]

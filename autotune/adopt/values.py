@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from autotune.adopt.traced import NOWHERE
+from autotune.adopt.traced import NOWHERE, Traced
 from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Plain
 from autotune.space.config import EngineConfig
@@ -58,6 +58,13 @@ class EnvSetting:
     span: Span | None = None
     reference: str = ""
     missing: tuple[str, ...] = ()
+
+    def traced(self, text: str) -> Traced:
+        """Its value with the places where it stands in the file's text; empty where it has none."""
+        value = self.value or ""
+        if self.span is not None and text[slice(*self.span)] == value:
+            return Traced.of(value, self.span[0])
+        return Traced.made(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ def pod_readings(tree: Tree, document: Document) -> list[Reading]:
         for container in elements(child(node, "containers")):
             if isinstance(container, MappingNode):
                 maps = _config_maps(document)
-                reading = read_container(tree, _with_values(container, maps), document, files=_taken(container, maps))
+                reading = read_container(
+                    tree, _with_values(container, maps), document, files=_taken(tree, container, maps)
+                )
                 if reading is not None:
                     owner = text_of(child(tree.root, "metadata", "name"))
                     if child(container, "readinessProbe", "tcpSocket") is not None:
@@ -56,7 +58,7 @@ def _config_maps(document: Document) -> dict[str, Node]:
     }
 
 
-def _taken(container: MappingNode, maps: dict[str, Node]) -> FileVariables:
+def _taken(tree: Tree, container: MappingNode, maps: dict[str, Node]) -> FileVariables:
     """Variables of `envFrom`; what stands in another file is named."""
     found = FileVariables()
     for item in elements(child(container, "envFrom")):
@@ -65,7 +67,7 @@ def _taken(container: MappingNode, maps: dict[str, Node]) -> FileVariables:
         if kind == "configMapRef" and name in maps:
             for key, _, value in items(maps[name]):
                 found.values[prefix + key] = text_of(value)
-                found.settings.append(EnvSetting(prefix + key, text_of(value)))
+                found.settings.append(EnvSetting(prefix + key, text_of(value), tree.traced(value).span))
         elif name:
             found.notes.append(f"variables of the {kind.removesuffix('Ref')} {name} were not read")
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 
 from autotune.adopt.commands import Launch, launches
 from autotune.adopt.env_files import read_env_files
@@ -27,7 +29,18 @@ class Shell:
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """Every server that it starts."""
-        return tuple(_reading(launch, document) for launch in _launches(document))
+        readings = [_reading(launch, document) for launch in _launches(document)]
+        if len(readings) < 2:
+            return tuple(readings)
+        return tuple(replace(one, label=_port(one) or str(number)) for number, one in enumerate(readings, 1))
+
+
+def _port(reading: Reading) -> str:
+    """What tells two servers of one host apart."""
+    words = [word.plain for word in reading.line.words] if reading.line is not None else []
+    named = [word.partition("=")[2] for word in words if word.startswith("--port=")]
+    named += [after for word, after in pairwise(words) if word == "--port"]
+    return next((text for text in named if text.isdigit()), "")
 
 
 def _launches(document: Document) -> list[Launch]:

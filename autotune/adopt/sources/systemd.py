@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from autotune.adopt.commands import Launch, launch_of
+from autotune.adopt.commands import Launch, is_vllm_image, launch_of
 from autotune.adopt.env_files import read_env_files
 from autotune.adopt.layout import shell_line
 from autotune.adopt.scripts import notes_of, settings_of_files
 from autotune.adopt.shell_script import Call, read_script
 from autotune.adopt.shell_state import Value
 from autotune.adopt.traced import Traced, joined
-from autotune.adopt.values import Document, EnvSetting, Insertion, Reading
+from autotune.adopt.values import Document, EnvSetting, Insertion, Reading, Span
 from autotune.adopt.words import Word
 
-_KEY = re.compile(r"^(ExecStart|Environment|EnvironmentFile)=", re.MULTILINE)
+_KEY = re.compile(r"^(ExecStart|Exec|Image|Environment|EnvironmentFile)=", re.MULTILINE)
 _PREFIXES = "-@:+!|"
 
 
@@ -23,11 +24,11 @@ class Systemd:
     """systemd's own quoting is close enough to a shell's for what people write; `$NAME` is from `Environment=`."""
 
     name = "systemd"
-    title = "systemd unit"
+    title = "systemd unit, Podman's container unit"
 
     def claims(self, document: Document) -> bool:
-        """It has a `[Service]` section."""
-        return re.search(r"^\[Service\]\s*$", document.text, re.MULTILINE) is not None
+        """It has a `[Service]` section, or the `[Container]` section of a Podman unit."""
+        return re.search(r"^\[(Service|Container)\]\s*$", document.text, re.MULTILINE) is not None
 
     def read(self, document: Document) -> tuple[Reading, ...]:
         """The server of `ExecStart=`."""
@@ -41,14 +42,16 @@ class Systemd:
         variables = read_env_files(names, document)
         in_files = {item.name for item in variables.settings}
         env = [*(item for item in own if item.name not in in_files), *variables.settings]  # a file wins in systemd
-        texts = {item.name: item.value for item in own if item.value is not None} | variables.values
-        given = {name: Value(Traced.made(text)) for name, text in texts.items()}
+        given = {item.name: Value(item.traced(document.text)) for item in own if item.value is not None}
+        given |= {name: Value(Traced.made(text)) for name, text in variables.values.items()}
         found = []
+        image = next((value.text.strip() for key, value in _lines(document.text) if key == "Image"), "")
         for key, value in _lines(document.text):
-            if key == "ExecStart":
-                launch = _launch(value, document, given)
+            if key in ("ExecStart", "Exec"):
+                launch = _launch(value, document, given, image if key == "Exec" else "")
                 if launch is not None:
-                    found.append(_reading(launch, document, env, variables.notes))
+                    command = (value.at(0), value.at(len(value)))
+                    found.append(_reading(launch, document, env, variables.notes, command))
         return tuple(found)
 
 
@@ -93,23 +96,27 @@ def _setting(word: Word) -> EnvSetting:
     return EnvSetting(name, value, word.text[len(name) + 1 :].span)
 
 
-def _launch(value: Traced, document: Document, env: dict[str, Value]) -> Launch | None:
-    start = len(value.text) - len(value.text.lstrip(_PREFIXES))
+def _launch(value: Traced, document: Document, env: dict[str, Value], image: str) -> Launch | None:
+    start = 0 if image else len(value.text) - len(value.text.lstrip(_PREFIXES))
     reading = read_script(_single(value[start:], "%"), document.given, env=env)
     for call in reading.calls:
-        launch = launch_of(Call(call.words, ()), document.given)
+        launch = launch_of(Call(call.words, tuple(env.items())), document.given)
+        if launch is None and is_vllm_image(image):
+            launch = Launch(call.words)
         if launch is not None:
-            return launch
+            return replace(launch, image=launch.image or image)
     return None
 
 
-def _reading(launch: Launch, document: Document, env: list[EnvSetting], notes: list[str]) -> Reading:
+def _reading(launch: Launch, document: Document, env: list[EnvSetting], notes: list[str], command: Span) -> Reading:
     settings, more = settings_of_files(launch, document)
     unread, others = notes_of(launch)
     match = _KEY.search(document.text)
     insertion = Insertion(match.start(), "", "\n") if match else None
+    known = {item.name for item in env}
+    inner = [item for item in launch.env if item.name not in known]
     return Reading(
-        line=shell_line(launch.words, document.text, launch.head), settings=settings, env=(*env, *launch.env),
+        line=shell_line(launch.words, document.text, launch.head, [command]), settings=settings, env=(*env, *inner),
         env_style="unit", env_insertion=insertion, image=launch.image, gpus=launch.gpus, unread=unread,
         notes=(*notes, *launch.notes, *more, *others),
     )  # fmt: skip

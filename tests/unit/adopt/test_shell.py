@@ -42,6 +42,9 @@ def words(script: str, **given_: str) -> list[list[str]]:
         ("A=x\n[ -n \"$B\" ] && A+=' y'\n[[ -z $B && $A == x ]] || A+=' z'\nvllm $A", [["vllm", "x"]]),
         ("[ a = b ] && { A=1; B=1; }\n[ a = a ] && { A=2; B=2; }\nvllm $A $B", [["vllm", "2", "2"]]),
         ("cd /x && vllm serve", [["cd", "/x"], ["vllm", "serve"]]),
+        ("go() {\n  local m=$1; shift\n  vllm $m \"$@\"\n}\ngo a b c\ngo d", [["vllm", "a", "b", "c"], ["vllm", "d"]]),
+        ("function go { vllm $1; go $1; }\ngo a; echo", [["vllm", "a"], ["echo"]]),
+        ("never() { vllm x; }\nY=1\necho $Y", [["echo", "1"], ["vllm", "x"]]),
     ],
 )  # fmt: skip
 def test_words_are_what_a_shell_would_pass(script: str, expected: list[list[str]]) -> None:

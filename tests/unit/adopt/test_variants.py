@@ -152,3 +152,27 @@ def test_what_the_parser_refuses_is_named_and_meant(words: str, name: str, value
 def test_a_key_by_reference_is_a_secret_and_asks_for_no_value() -> None:
     found = adopt_text("vllm serve m --api-key $KEY --hf-overrides.a 1\n", Path("a.sh"))
     assert (found.secrets, found.unread) == (("api_key",), ())
+
+
+def test_two_servers_of_a_script_are_told_apart() -> None:
+    script = "vllm serve a --port 8001 &\nvllm serve b --port=8002 &\nvllm serve c &\n"
+    assert any("8002, 3" in note for note in adopt_text(script, Path("a.sh")).notes)
+    assert [adopt_text(script, Path("a.sh"), engine=name).model for name in ("8001", "8002", "3")] == ["a", "b", "c"]
+
+
+def test_a_server_on_another_host() -> None:
+    found = adopt_text("A=1 ssh -tp 22 -4 host cd /srv '&&' 'B=$X vllm serve m -tp 2'\n", Path("a.sh"))
+    assert (found.model, dict(found.config.args)) == ("m", {"tensor_parallel_size": 2})
+    assert "A" not in dict(found.config.env)
+
+
+def test_units_that_start_a_shell_or_a_container(tmp_path: Path) -> None:
+    unit = (
+        "[Service]\nEnvironment=MODEL=org/m SEQS=8\nExecStart=\n"
+        "ExecStart=/bin/sh -c 'vllm serve $MODEL --max-num-seqs $SEQS'\n"
+    )
+    found = adopted(tmp_path, "a.service", unit)
+    assert (found.model, found.config.get("max_num_seqs")) == ("org/m", 8)
+    podman = "[Container]\nImage=vllm/vllm-openai:v0.31.0\nExec=--model org/m --max-num-seqs 8\n[Service]\nRestart=no\n"
+    found = adopted(tmp_path, "a.container", podman)
+    assert (found.model, found.config.get("max_num_seqs"), found.version) == ("org/m", 8, "0.31.0")
