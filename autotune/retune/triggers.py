@@ -181,8 +181,8 @@ def canary_limit(drop: float, known: int) -> float:
     """The loss that counts as low against a reference of `known` canaries.
 
     The reference scatters as well, and by the same amount in both canaries that are compared with it; the limit allows
-    for that. With single runs that scatter by 3.8 % a weekly canary then has one false alarm in about 300 over a year,
-    as `false_alarm` says of an exact reference; with the plain limit it would have one in 58.
+    for that. With single runs that scatter by 3.8 % a weekly canary then has one false alarm in about 320 passes,
+    near what `false_alarm` says of an exact reference; with the plain limit it would have one in 100.
     """
     return drop * (1 + REFERENCE_SHARE / known)
 
