@@ -43,6 +43,8 @@ class Recommendation:
     """(setting, what it is worth) from the undo tests."""
 
 
+NO_RECOMMENDATION = "null"
+"""What is kept where a study has none, or has one no more since it goes on."""
 _RECOMMENDATION: TypeAdapter[Recommendation] = TypeAdapter(Recommendation)
 
 
@@ -88,13 +90,13 @@ class StudyResult:
     def to_json(self) -> str:
         """The recommendation as JSON."""
         if self.recommendation is None:
-            return "null"
+            return NO_RECOMMENDATION
         return _RECOMMENDATION.dump_json(self.recommendation).decode()
 
 
 def recommendation_from_json(text: str) -> Recommendation | None:
     """The inverse of `StudyResult.to_json`."""
-    return None if text == "null" else _RECOMMENDATION.validate_json(text)
+    return None if text == NO_RECOMMENDATION else _RECOMMENDATION.validate_json(text)
 
 
 def _frame(records: tuple[TrialRecord, ...], objectives: Objectives) -> pd.DataFrame:

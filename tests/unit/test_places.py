@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import autotune
 from autotune.assembly import assemble
 from autotune.cli.views import PlainView
 from autotune.errors import EnvironmentFault
@@ -40,6 +41,9 @@ class Pretended:
 
     async def open(self, places: int) -> None:
         self.opened.append(places)
+
+    async def room(self) -> None:
+        return None
 
     async def run(self, place: int, task: TrialTask) -> TrialRecord:
         assert place not in self.busy, "one trial at a time at a place"
@@ -166,6 +170,33 @@ async def test_measurements_that_cannot_be_believed_beside_others_end_the_check(
     await run_in(study_in(tmp_path, "search.trials=2", "confirm.rounds=0", places=2), executor, told)
     assert told.checks == [(2, "disturbed")] and executor.opened[-1] == 1
 
+    class AllStarved(Pretended):
+        async def run(self, place: int, task: TrialTask) -> TrialRecord:
+            record = await super().run(place, task)
+            if task.proposal.origin == "beside" and self.opened[-1] == 4:
+                return replace(record, outcome=Broken("invalid_measurement", "the client could not keep up"))
+            return record
+
+    executor, told = AllStarved(), Told()
+    more = study_in(tmp_path, "name=four", "search.trials=2", "confirm.rounds=0", places=4)
+    await run_in(more, executor, told)
+    assert told.checks == [(4, "disturbed"), (2, "undisturbed")], "too many at once are no sick host"
+
+
+async def test_a_fault_that_ends_the_study_beside_others_is_raised_as_it_is(tmp_path: Path) -> None:
+    executor = Pretended()
+    executor.breaks = {3: Broken("driver_fault", "the card fell off the bus", stop=True)}
+    with pytest.raises(EnvironmentFault, match="fell off the bus"):
+        await run_in(study_in(tmp_path), executor)
+
+
+async def test_trials_that_share_gpus_are_checked_as_many_as_fit_and_search_with_all_places(tmp_path: Path) -> None:
+    executor, told = Pretended(), Told()
+    shared = ["hardware.trial_gpus=4", "baseline.args.tensor_parallel_size=2", "search.trials=6", "confirm.rounds=0"]
+    await run_in(study_in(tmp_path, *shared), executor, told)
+    assert told.checks == [(2, "undisturbed")], "two baselines of two GPUs fill the four"
+    assert executor.opened == [4, 2, 4]
+
 
 async def test_the_last_trial_of_a_budget_that_breaks_is_run_again(tmp_path: Path) -> None:
     """Three places wait for the fourth, and take up what it leaves."""
@@ -227,3 +258,22 @@ def test_plain_lines_say_each_stage_of_each_trial_once() -> None:
         for number in (4, 5):
             view.notify(StageStarted(number, "measure", detail))
     assert [line[9:] for line in out.getvalue().splitlines()] == ["trial 4: measure", "trial 5: measure"]
+
+
+async def test_a_study_that_goes_on_takes_its_recommendation_back(tmp_path: Path) -> None:
+    study = study_in(tmp_path, "search.trials=3", places=1)
+    await run_in(study, Pretended())
+    said = autotune.read(study.path).recommendation
+    assert said is not None
+    await run_in(study, Pretended())
+    assert autotune.read(study.path).recommendation == said, "nothing was measured"
+
+    class Killed(Pretended):
+        async def run(self, place: int, task: TrialTask) -> TrialRecord:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await run_in(study_in(tmp_path, "search.trials=5", places=1), Killed())
+    assert autotune.read(study.path).recommendation is None
+    await run_in(study_in(tmp_path, "search.trials=5", places=1), Pretended())
+    assert autotune.read(study.path).recommendation is not None
