@@ -44,8 +44,8 @@ test: lint
 	@$(VENV)/bin/pytest -q -m "not gpu and not long" tests/engine $(PYTEST_ARGS)
 
 test-all: test
-	@echo "What takes minutes on the real vLLM"
-	@$(VENV)/bin/pytest -q -m "long and not gpu" tests/engine $(PYTEST_ARGS)
+	@echo "What takes minutes: on the real vLLM, and a year of re-tuning"
+	@$(VENV)/bin/pytest -q -m "long and not gpu" tests/e2e tests/engine $(PYTEST_ARGS)
 
 lint: $(DEV)
 	@$(VENV)/bin/ruff check .
