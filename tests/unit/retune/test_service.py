@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import Busy
 from autotune.retune import session as session_module
 from autotune.retune.ledger import Approval, PassEnded, Scheduled, State, SwitchBegan, Version
 from autotune.retune.onepass import Call
@@ -190,3 +191,25 @@ async def test_rolling_back_twice_goes_further_back_and_then_ends(study: Study) 
         ending, restored = await session.roll_back(1)  # what is deployed is no version any more
         assert restored and "edited by hand is kept" in ending.reasons[-1]
         assert (study.path.parent / "deploy/current/s.yaml").read_text() == "1\n"
+
+
+def test_passes_of_studies_that_share_a_gpu_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_STATE", str(tmp_path / "state"))
+    studies = {}
+    for name, devices in (("a", "[0, 1]"), ("b", "[1, 2]"), ("c", "[3]")):
+        text = STUDY.replace("name: s", f"name: {name}").replace("{kind: simulated}", "{kind: vllm}")
+        (tmp_path / f"{name}.yaml").write_text(f"{text}hardware: {{devices: {devices}}}\n")
+        studies[name] = open_study(tmp_path / f"{name}.yaml")
+        store = studies[name].store()
+        store.open(studies[name].spec.model_dump_json(), "")
+        store.close()
+    with opened(studies["a"]) as first, opened(studies["b"]) as second, opened(studies["c"]) as third:
+        with first.locked():
+            with third.locked():
+                pass
+            with pytest.raises(Busy, match="another pass is using gpu-1"), second.locked():
+                pass
+        with second.locked():
+            pass
