@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from autotune.errors import SpecError
+from autotune.errors import EnvironmentFault, SpecError
 from autotune.load.bench import BenchPlan, BenchReport, first_model
 from autotune.load.bench import bench as run_bench
 from autotune.load.early import Progress
@@ -169,6 +169,9 @@ def bench(
         _show(report, as_json=as_json, as_vllm=as_vllm)
     if html is not None:
         html.write_text(render_html(report))
+    if not any(found.value > 0 for level in report.levels if (found := level.estimate("output_throughput"))):
+        told = "; ".join(f"{level.level}: {remarks(level)}" for level in report.levels if remarks(level))
+        raise EnvironmentFault(f"{report.url} answered nothing that could be measured: {told or 'no request ended'}")
 
 
 async def _run(target: Target, plan: BenchPlan) -> BenchReport:
@@ -219,9 +222,11 @@ def _show(report: BenchReport, *, as_json: bool, as_vllm: bool) -> None:
             for name, value in vllm_figures(read_records(level.samples)).items():
                 console.print(f"  {name:<24} {value:12.2f}", highlight=False)
         return
+    shown = [item for item in COLUMNS if any(level.estimate(item[0]) for level in report.levels)]
+    if not shown:
+        return
     table = Table(title=f"{report.model} at {report.url}")
     table.add_column("load")
-    shown = [item for item in COLUMNS if any(level.estimate(item[0]) for level in report.levels)]
     for _, title in shown:
         table.add_column(title, justify="right")
     for level in report.levels:

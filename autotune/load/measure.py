@@ -31,6 +31,8 @@ __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
 NOT_STEADY = "the warm-up ended before two waves agreed"
 UNSTEADY = ("bursts", "ramps", "trace")
 """Arrivals whose requests in flight are not meant to settle."""
+ERRORS_TOLD = 3
+"""Different errors of a level that are told in words."""
 IDLE_TIMEOUT = 10.0
 """Real seconds to wait between levels until the server has dropped the cancelled requests."""
 
@@ -207,5 +209,19 @@ def _report(
         content_hash=maker.content_hash,
         plan_hash=plan_hash(load, level, session.plan(level, number)),
         samples=samples,
-        notes=profile.notes if result.steady or load.arrivals in UNSTEADY else (*profile.notes, NOT_STEADY),
+        notes=(*profile.notes, *_notes(result, load)),
     )
+
+
+def _notes(result: LevelResult, load: LoadSpec) -> list[str]:
+    """What was wrong with single requests, and with the warm-up."""
+    records = result.records
+    failures = records.failures(result.window.holds(records.column("end")))
+    found = []
+    if failures and result.stopped is None:
+        each = "; ".join(f"{number} x {text}" for number, text in failures[:ERRORS_TOLD])
+        more = sum(number for number, _ in failures[ERRORS_TOLD:])
+        found.append(f"failed requests: {each}" + (f"; {more} others" if more else ""))
+    if not result.steady and load.arrivals not in UNSTEADY:
+        found.append(NOT_STEADY)
+    return found

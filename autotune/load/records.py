@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,12 @@ class Records:
         mean = float(usage[known].sum() / events[known].sum()) if known.any() else 1.0
         weights = np.where(known, usage / np.maximum(events, 1), mean)
         return weights[self.owners]
+
+    def failures(self, among: Flags) -> list[tuple[int, str]]:
+        """What the failed requests of these rows failed of, and how many of it, the most frequent first."""
+        texts = list(self.errors)
+        seen = Counter(int(index) for index in self.column("error")[self.failed & among])
+        return [(number, texts[index] if index >= 0 else "unknown") for index, number in seen.most_common()]
 
     def save(self, file: Path) -> None:
         """Write the arrays as compressed .npz (request rows, chunk times, loop lag)."""

@@ -83,6 +83,16 @@ def error_in(chunk: dict[str, object]) -> str | None:
     return None
 
 
+def refusal_in(body: str) -> str:
+    """What a server says in the body of an error: its own sentence where it is JSON as OpenAI or FastAPI write it."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body
+    said = (error_in(document) or document.get("detail")) if isinstance(document, dict) else None
+    return str(said) if said else body
+
+
 class Stream(asyncio.Protocol):
     """A connection with at most one request on it."""
 
@@ -290,7 +300,7 @@ class Stream(asyncio.Protocol):
     def _complete(self) -> None:
         if self.status_code != 200:
             text = self._carry[:MAX_ERROR_BODY].decode("utf-8", "replace").strip()
-            self._fail(f"HTTP {self.status_code}: {text[:300]}")
+            self._fail(f"HTTP {self.status_code}: {refusal_in(text)[:300]}")
             return
         self._read_tail()
         if self._error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
 from autotune.cli import bench as command
-from autotune.errors import AutotuneError, SpecError
+from autotune.errors import AutotuneError, EnvironmentFault, SpecError
 from autotune.load.bench import BenchPlan, bench, first_model
 from autotune.load.knee import Ramp
 from autotune.load.page import render_html
@@ -109,6 +110,21 @@ async def test_the_command_prints_a_table_json_and_a_page(start_server, tmp_path
     assert body["levels"][0]["metrics"]["ttft_mean_ms"]["value"] > 0
 
 
+@pytest.mark.parametrize(
+    ("how", "why"), [([], "every request fails: "), (["--definitions", "vllm"], r"failed requests: \d+ x ")]
+)
+async def test_a_server_that_answers_nothing_is_a_fault_in_its_own_words(start_server, how, why):
+    async def script(server, request, reply):
+        await reply.plain("400 Bad Request", b'{"error":{"message":"At most 2 image(s) may be provided","code":400}}')
+
+    server = await start_server(script)
+    arguments = [server.target.url, "--levels", "64", "--duration", "500ms", "--vocabulary", "32000"]
+    done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, *how])
+    assert isinstance(done.exception, EnvironmentFault)
+    assert re.search(rf"c=64: {why}HTTP 400: At most 2 image\(s\) may be provided", str(done.exception))
+    assert "load" not in done.stdout, "no table without figures"
+
+
 async def test_the_first_listed_model_is_asked_for(start_server):
     server = await start_server()
     assert await first_model(server.target) == "mock"
@@ -142,9 +158,7 @@ async def test_a_load_is_placed_at_the_baselines_knee(start_server, pieces, clie
 
     server = await start_server(script, ttft=0.03, step=0.004)
     load = LOAD.model_copy(update={"knee": 1.0})
-    placed = await place_load(
-        server.target, load, trial_seed=1, folder=tmp_path, client=client, ramp=Ramp(1, 16, 2.0)
-    )
+    placed = await place_load(server.target, load, trial_seed=1, folder=tmp_path, client=client, ramp=Ramp(1, 16, 2.0))
     assert placed.knee is not None and placed.load.levels == [placed.knee.level.value]
     assert placed.knee.level.value in (4, 8)
     assert len(placed.reports) >= 4

@@ -12,6 +12,7 @@ import pytest
 
 from autotune.load.measure import measure
 from autotune.load.report import LevelReport
+from autotune.load.stream import refusal_in
 from autotune.spec.study import LoadSpec, WarmupSpec, WindowSpec
 
 SPEC = LoadSpec(
@@ -235,17 +236,33 @@ async def test_an_error_status_is_a_failed_request_and_no_latency(play, pieces, 
         if len(server.requests) % 3:
             await pieces.plain(server, request, reply)
             return
-        await reply.plain(status, b'{"message": "busy"}')
+        await reply.plain(status, b'{"error": {"message": "busy"}}')
 
     seen = await play(script, ttft=0.03)
     assert seen.value("error_share") > 0.1
     assert seen.value("ttft_p50_ms") >= 30
     assert seen.level.errors > 0
+    assert f"failed requests: {seen.level.errors} x HTTP {status[:3]}: busy" in seen.level.notes
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("no capacity", "no capacity"),
+        ('{"error":{"message":"At most 2 image(s)","type":"BadRequestError","code":400}}', "At most 2 image(s)"),
+        ('{"object":"error","message":"too long"}', "too long"),
+        ('{"detail":"Not Found"}', "Not Found"),
+        ('["odd"]', '["odd"]'),
+        ("{}", "{}"),
+    ],
+)
+def test_a_refusal_is_told_in_the_servers_own_words(body, said):
+    assert refusal_in(body) == said
 
 
 async def test_nothing_but_errors_stops_the_level_and_says_why(play):
     async def script(server, request, reply):
-        await reply.plain("503 Service Unavailable", b"no capacity")
+        await reply.plain("503 Service Unavailable", b'{"detail": "no capacity"}')
 
     spec = SPEC.model_copy(update={"window": WindowSpec(duration=30)})
     seen = await play(script, spec)
