@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.quality import sanity
 from autotune.quality.answers import ScorerError
 from autotune.quality.corpus import PROBE
+from autotune.quality.divergence import Divergence
 from autotune.quality.hooks import Hooks
-from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_windows
+from autotune.quality.observe import Observation, Suite, chat_ids, observe, observe_traces, observe_windows
 from autotune.quality.reference import Reference
 from autotune.quality.report import QualityCheck, QualityVerdict
 from autotune.quality.verdict import Limits, divergence_checks, verdict_of
@@ -41,13 +43,25 @@ async def candidate_checks(
     if finite.verdict is QualityVerdict.FAILED:
         return checks
     compared = divergence_checks(seen.windows, seen.traces, reference.noise, limits)
-    rest = reference.windows[reference.documents :]
-    if verdict_of(compared) is QualityVerdict.UNDECIDED and rest and seen.windows:
-        more = [item for item, _ in await observe_windows(scorer, rest, seen.hooks)]
-        compared = divergence_checks([*seen.windows, *more], seen.traces, reference.noise, limits)
+    if verdict_of(compared) is QualityVerdict.UNDECIDED:
+        read, wrote = await _more(scorer, reference, suite, seen, compared)
+        compared = divergence_checks([*seen.windows, *read], [*seen.traces, *wrote], reference.noise, limits)
     compared = [_with_path(check, seen.hooks) for check in compared]
     wanted = reference.abilities if fresh else frozenset[str]()
     return [*checks, *compared, *await sanity.structured_checks(scorer, wanted)]
+
+
+async def _more(
+    scorer: Scorer, reference: Reference, suite: Suite, seen: Observation, compared: Sequence[QualityCheck]
+) -> tuple[list[Divergence], list[Divergence]]:
+    """The texts that were kept back, of the paths and lengths of context that are open: read ones, written ones."""
+    undecided = {check.name for check in compared if check.verdict is QualityVerdict.UNDECIDED}
+    reading = seen.windows and undecided & {"kl", "perplexity", "agreement"}
+    windows = reference.windows[reference.documents :] if reading else ()
+    traces = [trace for trace in reference.traces if trace.reserve and f"kl[{trace.bucket}]" in undecided]
+    read = [item for item, _ in await observe_windows(scorer, windows, seen.hooks)]
+    wrote = [item for item, _ in await observe_traces(scorer, traces, suite.concurrency, seen.hooks)]
+    return read, wrote
 
 
 async def text_checks(scorer: Scorer, reference: Reference) -> list[QualityCheck]:

@@ -69,6 +69,13 @@ def long_text(tokens: Sequence[Sequence[int]], length: int, start: int) -> tuple
     return tuple(found[:length])
 
 
+def starts(texts: int, first: int, more: int) -> list[int]:
+    """Where `first` and then `more` long texts begin among so many texts: each part evenly, no place twice."""
+    one = [turn * texts // first for turn in range(min(first, texts))]
+    places = [(2 * turn + 1) * texts // (2 * more) for turn in range(more)]
+    return [*one, *(place for place in dict.fromkeys(places) if place not in one)]
+
+
 def _cuts(tokens: Sequence[Sequence[int]], index: int, length: int) -> list[tuple[int, ...]]:
     own = list(tokens[index])
     if len(own) < length:

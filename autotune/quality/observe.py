@@ -30,7 +30,10 @@ CHUNK = 256
 RESERVE = 3
 """So many times `documents` are recorded; a candidate is scored on all only where the first part does not decide."""
 LONG = {"4k": 4096, "16k": 16384, "32k": 32768}
-LONG_TRACES = 2
+LONG_TRACES = 4
+"""Texts of a long context that are always looked at: of two, not even a tenfold damage is certain."""
+LONG_RESERVE = 4
+"""Further ones for where these do not decide."""
 ALONE = 3
 """So many texts and continuations are repeated with nothing else in flight for the noise floor."""
 RESTARTS = 6
@@ -130,11 +133,12 @@ async def record(scorer: Scorer, suite: Suite, *, model: str, version: str, key:
 
 
 async def observe(scorer: Scorer, reference: Reference, concurrency: int) -> Observation:
-    """Score an engine on the texts that are always scored, last one first, and on all continuations."""
+    """Score an engine on the texts that are always scored, last one first, and on the continuations but the reserve."""
     first = reference.windows[: reference.documents][::-1]
     hooks = await find_hooks(scorer, first[0].tokens) if first else NONE
     read, unread = await _unless_refused(observe_windows(scorer, first, hooks))
-    wrote, unwritten = await _unless_refused(observe_traces(scorer, reference.traces, concurrency, hooks))
+    traces = [trace for trace in reference.traces if not trace.reserve]
+    wrote, unwritten = await _unless_refused(observe_traces(scorer, traces, concurrency, hooks))
     return Observation(
         tuple(item for item, _ in read),
         tuple(item for item, _ in wrote),
@@ -242,9 +246,10 @@ async def _record_traces(
     found = await _each(prompts, lambda item: _trace(scorer, item[0], count, item[1]), suite.concurrency)
     for bucket, length in LONG.items() if suite.long else ():
         if length + count <= context:
-            starts = range(0, len(ids), max(1, len(ids) // LONG_TRACES))
-            texts = [corpus.long_text(ids, length, start) for start in list(starts)[:LONG_TRACES]]
-            found += [await _trace(scorer, tokens, min(16, count), bucket) for tokens in texts]
+            for turn, start in enumerate(corpus.starts(len(ids), LONG_TRACES, LONG_RESERVE)):
+                text = corpus.long_text(ids, length, start)
+                trace = await _trace(scorer, text, min(16, count), bucket)
+                found.append(replace(trace, reserve=turn >= LONG_TRACES))
     return found
 
 

@@ -26,13 +26,15 @@ class Window:
 class Trace:
     """A prompt, what the reference wrote after it greedily, and its distributions while it wrote.
 
-    `bucket` says how long the context is: `decode` for short ones, else such as `4k`.
+    `bucket` says how long the context is: `decode` for short ones, else such as `4k`. A `reserve` is looked at only
+    where the others of its bucket do not decide.
     """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     scored: Scored
     bucket: str
+    reserve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,8 @@ class Reference:
                 "probe": self.probe, "chat": self.chat, "documents": self.documents,
                 "windows": [{"tokens": item.tokens, **_packed(item.scored)} for item in self.windows],
                 "traces": [
-                    {"prompt": item.prompt, "tokens": item.tokens, "bucket": item.bucket, **_packed(item.scored)}
-                    for item in self.traces
+                    {"prompt": item.prompt, "tokens": item.tokens, "bucket": item.bucket, "reserve": item.reserve,
+                     **_packed(item.scored)} for item in self.traces
                 ],
                 "abilities": sorted(self.abilities),
                 "noise": {name: [item.kl, item.loss, item.disagreement] for name, item in self.noise.items()},
@@ -118,8 +120,8 @@ class Reference:
                 tuple(Window(tuple(w["tokens"]), _unpacked(w, len(w["tokens"]) - 1)) for w in data["windows"]),
                 int(data["documents"]),
                 tuple(
-                    Trace(tuple(t["prompt"]), tuple(t["tokens"]), _unpacked(t, len(t["tokens"])), str(t["bucket"]))
-                    for t in data["traces"]
+                    Trace(tuple(t["prompt"]), tuple(t["tokens"]), _unpacked(t, len(t["tokens"])), str(t["bucket"]),
+                          bool(t.get("reserve"))) for t in data["traces"]
                 ),
                 frozenset(data["abilities"]),
                 {str(name): Noise(*values) for name, values in data["noise"].items()},

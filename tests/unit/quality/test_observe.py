@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from autotune.quality.answers import Continuation, Scored, scored_of
-from autotune.quality.divergence import divergence
+from autotune.quality.candidate import candidate_checks
+from autotune.quality.divergence import by_bucket, divergence
 from autotune.quality.observe import CHUNK, Suite, follow, record, retarget
-from autotune.quality.reference import Trace
+from autotune.quality.reference import Reference, Trace
+from autotune.quality.report import QualityVerdict
+from autotune.quality.verdict import Limits
 from autotune.testing.toy_scorer import ToyScorer
 
 PROMPT = (3, 1, 4, 1, 5)
@@ -83,9 +86,35 @@ async def test_a_noisy_reference_knows_its_noise() -> None:
 
 async def test_long_contexts_are_recorded_as_far_as_the_context_goes() -> None:
     suite = Suite(documents=4, positions=16, concurrency=4, long=True)
-    reference, _ = await record(ToyScorer(), suite, model="m", version="1", key="k")
+    reference, again = await record(ToyScorer(), suite, model="m", version="1", key="k")
     long = {trace.bucket: len(trace.prompt) for trace in reference.traces if trace.bucket != "decode"}
     assert long == {"4k": 4096, "16k": 16384, "32k": 32768}
+    assert len({trace.prompt for trace in reference.traces if trace.bucket == "4k"}) == 8, "no text twice"
+    assert len(by_bucket(again.traces)["4k"]) == 4, "half of them are kept back"
+
+
+@dataclass(frozen=True)
+class FarDamaged(Counting):
+    """Goes wrong behind long contexts only."""
+
+    async def continue_(self, tokens: Sequence[int], count: int) -> Continuation:
+        written = await super().continue_(tokens, count)
+        return await ToyScorer(damage=self.seed / 100).continue_(tokens, count) if len(tokens) > 4000 else written
+
+
+async def test_what_is_kept_back_of_a_length_of_context_is_looked_at_only_where_that_length_is_open() -> None:
+    suite = Suite(documents=4, positions=16, concurrency=4, long=True)
+    recorded, _ = await record(ToyScorer(), suite, model="m", version="1", key="k")
+    reference = Reference.from_json(recorded.to_json())
+    assert [trace.reserve for trace in reference.traces] == [trace.reserve for trace in recorded.traces]
+    limits, looked_at = Limits(kl=0.02, loss=0.01, disagreement=0.9), {}
+    for damage in (0, 22, 90):
+        model = FarDamaged(seed=damage)
+        checks = {check.name: check for check in await candidate_checks(model, reference, suite, limits)}
+        verdict = checks["kl[4k]"].verdict.value
+        looked_at[verdict] = len({prompt[:4096] for prompt in model.prompts if 4096 <= len(prompt) < 9000})
+        assert checks["kl"].verdict is QualityVerdict.PASSED and checks["kl"].estimate.n == 4 * 16, "not read again"
+    assert looked_at == {"passed": 4, "undecided": 8, "failed": 4}
 
 
 @dataclass(frozen=True)
