@@ -1,9 +1,8 @@
-"""What the gate's prompts cost in memory on the real engine, against longer ones; and the bucket of 4,096 tokens.
+"""What the gate's prompts cost in memory on the real engine, against longer ones.
 
     python -m benchmarks.quality.memory        # writes memory.json; power.py makes the page of it
 
-The peak of all engine processes (VmHWM, reset before each part) above what they held before. A study on a card looks at
-long contexts by itself; on this engine it would not, so it is asked for here: good weights and damaged ones.
+The peak of all engine processes (VmHWM, reset before each part) above what they held before.
 """
 
 from __future__ import annotations
@@ -11,22 +10,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from autotune.engine.cpu_setup import CpuEngine, ensure
+from autotune.engine.cpu_setup import ensure
 from autotune.engine.protocol import RunningEngine
 from autotune.quality import corpus
-from autotune.quality.observe import CHUNK, SCORING_IN_FLIGHT, Observation, Suite, observe, record
-from autotune.quality.reference import Reference
-from autotune.quality.verdict import Limits, divergence_checks
+from autotune.quality.observe import CHUNK, SCORING_IN_FLIGHT
 from autotune.quality.wire import HttpScorer
-from autotune.spec.study import QualitySpec
-from benchmarks.quality.power import HERE, damaged_copy, engine, load_weights
+from benchmarks.quality.power import HERE, engine
 
 CONTEXT = 4352
 ARGS = {
@@ -78,38 +72,7 @@ async def peak(running: RunningEngine, scorer: HttpScorer, ids: Sequence[int], p
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Mean KL of one length of context with its 95 % interval, its noise floor, its limit and what follows."""
-
-    weights: str
-    name: str
-    kl: tuple[float, float, float]
-    noise: float
-    limit: float
-    verdict: str
-
-
-async def buckets(running: RunningEngine, scorer: HttpScorer, cpu: CpuEngine, folder: Path) -> list[Bucket]:
-    suite = Suite(documents=4, positions=64, concurrency=2, long=True)
-    reference, again = await record(scorer, suite, model="smollm2-135m", version=cpu.version, key="long")
-    found = _buckets("good, again", reference, again)
-    copy = damaged_copy(cpu.python, cpu.model, folder, "noise", 0.5)
-    await load_weights(running, copy)
-    shutil.rmtree(copy)
-    return [*found, *_buckets("noise 0.5", reference, await observe(scorer, reference, suite.concurrency))]
-
-
-def _buckets(weights: str, reference: Reference, seen: Observation) -> list[Bucket]:
-    checks = divergence_checks(seen.windows, seen.traces, reference.noise, Limits.of(QualitySpec()))
-    return [
-        Bucket(weights, check.name, (check.estimate.value, check.estimate.low, check.estimate.high), check.noise,
-               check.limit, check.verdict.value)
-        for check in checks if check.name.startswith("kl")
-    ]  # fmt: skip
-
-
-async def measure(folder: Path) -> dict[str, list[dict[str, Any]]]:
+async def measure(folder: Path) -> list[Peak]:
     cpu = ensure()
     async with (
         engine(cpu.model, folder / "engine", ARGS) as running,
@@ -119,9 +82,7 @@ async def measure(folder: Path) -> dict[str, list[dict[str, Any]]]:
         ids = corpus.long_text(texts, POSITIONS + 1, 0)
         await scorer.continue_(ids[:4096], 4)  # what a long prompt costs without log-probabilities comes first
         parts = ((128, SCORING_IN_FLIGHT), (CHUNK, SCORING_IN_FLIGHT), (CHUNK, 24), (1024, 1), (3072, 1), (3072, 2))
-        peaks = [await peak(running, scorer, ids, positions, in_flight) for positions, in_flight in parts]
-        long = await buckets(running, scorer, cpu, folder)
-    return {"peaks": [asdict(item) for item in peaks], "buckets": [asdict(item) for item in long]}
+        return [await peak(running, scorer, ids, positions, in_flight) for positions, in_flight in parts]
 
 
 def main() -> None:
@@ -130,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     found = asyncio.run(measure(options.folder.resolve()))
-    (HERE / "memory.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    (HERE / "memory.json").write_text(json.dumps([asdict(item) for item in found], indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

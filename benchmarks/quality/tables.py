@@ -277,16 +277,17 @@ The reference against itself: other order, other batches, alone.
 
 
 def further(folder: Path) -> list[str]:
-    """Sections of the other benchmarks here, where they were run: `hooks.json`, `memory.json`."""
+    """Sections of the other benchmarks here, where they were run: `hooks.json`, `long.json`, `memory.json`."""
     parts: list[str] = []
-    if (folder / "hooks.json").is_file():
-        rows = json.loads((folder / "hooks.json").read_text("utf-8"))
-        parts += [_HOOKS, _table(rows, _hooks_cells, _HOOKS_HEAD)]
-    if (folder / "memory.json").is_file():
-        found = json.loads((folder / "memory.json").read_text("utf-8"))
-        parts += [_MEMORY, _table(found["peaks"], _memory_cells, _MEMORY_HEAD)]
-        if found["buckets"]:
-            parts += [_BUCKETS, _table(found["buckets"], _bucket_cells, _BUCKETS_HEAD)]
+    for name, text, cells, head in (
+        ("hooks.json", _HOOKS, _hooks_cells, _HOOKS_HEAD),
+        ("long.json", _LONG, _long_cells, _LONG_HEAD),
+        ("long-16640.json", _LONGER, _long_cells, _LONG_HEAD),
+        ("memory.json", _MEMORY, _memory_cells, _MEMORY_HEAD),
+    ):
+        if (folder / name).is_file():
+            rows = json.loads((folder / name).read_text("utf-8"))
+            parts += [text, _table(rows, cells, head)]
     return parts
 
 
@@ -297,25 +298,38 @@ def _table(
     return "\n".join([*lines, *(f"| {' | '.join(cells(row))} |" for row in rows)])
 
 
-_HOOKS_HEAD = ("weights", "with", "KL while reading", "KL while writing", "positions written", "requests")
+_HOOKS_HEAD = ("weights", "with", "verdict", "KL while reading", "KL while writing", "positions read, written",
+               "requests", "seconds")  # fmt: skip
 
 
 def _hooks_cells(row: Mapping[str, Any]) -> Sequence[str]:
     ways = "hooks" if row["hooks"] else "top 20, following"
-    return (row["name"], ways, _interval(row["kl"]), _interval(row["decode_kl"]), str(row["decode_positions"]),
-            str(row["requests"]))  # fmt: skip
+    positions = f"{row['positions']}, {row['decode_positions']}"
+    return (row["name"], ways, row["verdict"], _interval(row["kl"]), _interval(row["decode_kl"]), positions,
+            str(row["requests"]), f"{row['seconds']:.0f}")  # fmt: skip
 
 
 def _interval(values: Sequence[float]) -> str:
     return f"{values[0]:.5f} ({values[1]:.5f} to {values[2]:.5f})"
 
 
-_BUCKETS_HEAD = ("weights", "check", "KL, nats/token", "noise floor", "limit", "verdict")
+_LONG_HEAD = (
+    "engine",
+    "check",
+    "KL, nats/token",
+    "positions",
+    "noise floor",
+    "limit",
+    "verdict",
+    "the gate's, seconds",
+)
 
 
-def _bucket_cells(row: Mapping[str, Any]) -> Sequence[str]:
+def _long_cells(row: Mapping[str, Any]) -> Sequence[str]:
     noise, limit = f"{row['noise']:.5f}", f"{row['limit']:g}"
-    return (row["weights"], row["name"], _interval(row["kl"]), noise, limit, row["verdict"])
+    overall = f"{row['overall']}, {row['seconds']:.0f}"
+    return (row["engine"], row["check"], _interval(row["kl"]), str(row["positions"]), noise, limit, row["verdict"],
+            overall)  # fmt: skip
 
 
 _MEMORY_HEAD = ("positions of a prompt", "in flight", "peak above before, MiB", "seconds")
@@ -328,12 +342,22 @@ def _memory_cells(row: Mapping[str, Any]) -> Sequence[str]:
 _HOOKS = """
 ## With vLLM's newer hooks
 
-`python -m benchmarks.quality.hooks`: the real vLLM 0.32.0 with its V2 model runner, whose Triton kernels run in
-Triton's interpreter; scoring by the reference's ids (`prompt_logprob_token_ids`) and trace replay
-(`trace_decode_token_ids`) against the gate's way without them, on the same engine and texts.
+`python -m benchmarks.quality.hooks`: the whole gate (`Gate.check`, tiers 0 and 1, an answer under a JSON schema
+included) on the real vLLM 0.32.0 with its V2 model runner, whose Triton kernels run in Triton's interpreter; scoring by
+the reference's ids (`prompt_logprob_token_ids`) and trace replay (`trace_decode_token_ids`). Below each row the same
+checks on the same engine and texts without them. Four texts of 32 positions, twelve where these do not decide. Both say
+the same of all weights; on exactly the reference's tokens more of a damage is seen. Seconds are the interpreter's.
 """
-_BUCKETS = """
-By length of context, same engine (two texts of 4,096 tokens, 16 tokens written after each):
+_LONG = """
+## Long contexts and other precisions
+
+`python -m benchmarks.quality.long`: the whole gate with the suite's long contexts, on two cores; each precision on a
+start of its own, compared with bfloat16. Behind 4,096 tokens 16 are written, after four texts, after eight where these
+do not decide.
+"""
+_LONGER = """
+`python -m benchmarks.quality.long --context 16640`: the same with 16,384 tokens, twice what the model was trained for:
+what it writes is poor, how far two engines are apart is real all the same.
 """
 _MEMORY = """
 ## What scoring costs in memory
