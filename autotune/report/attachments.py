@@ -102,7 +102,7 @@ def _attributes(trial: TrialView, content: ReportContent) -> Iterator[tuple[str,
     yield "against the baseline", trial.changes if len(trial.changes) <= LONGEST else trial.changes[:LONGEST] + "…"
     yield "origin", trial.origin
     if trial.number in (content.chosen, content.baseline):
-        yield "role", "recommended" if trial.number == content.chosen else "baseline"
+        yield "role", "baseline" if trial.number == content.baseline else "recommended"
     if trial.reason:
         yield "reason", trial.reason if len(trial.reason) <= LONGEST else trial.reason[:LONGEST] + "…"
     yield "seconds", round(trial.seconds, 1)

@@ -16,6 +16,7 @@ from autotune.report.comparison import Verdict, change_rows, columns_of, gain_vi
 from autotune.report.effects import effects_of
 from autotune.report.failures import failure_views, refused_views
 from autotune.report.trials import quality_views, trial_views
+from autotune.report.unproven import unproven
 from autotune.report.values import ReportContent
 from autotune.report.wording import count_text, duration_text, lower_first, number_text
 from autotune.result import Recommendation, recommendation_from_json
@@ -113,6 +114,7 @@ def gather(
         command=_command(spec, verdict.config),
         study_file=redact(resolved_yaml(spec)),
         path=path.name,
+        unproven=tuple(redact(text) for text in unproven(verdict, records, objectives, spec.confirm.margin)),
     )
 
 
@@ -156,6 +158,8 @@ def _claim(verdict: Verdict, objectives: Objectives) -> str:
     for column in columns_of(objectives):
         sentence = sentence.replace(column.label, lower_first(column.title))
     where = f"trial {verdict.chosen.number}" if verdict.chosen else "the recommended configuration"
+    if verdict.final and _keeps(verdict):
+        return f"Keep what you run today (the baseline): {sentence}."
     if verdict.final and where not in sentence:
         sentence = f"{where}: {sentence}"
     return sentence[:1].upper() + sentence[1:] + "."
@@ -167,6 +171,12 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
         text = f"This was confirmed in {count_text(rounds, 'round')} of fresh starts interleaved with the baseline"
     elif rounds and not verdict.final:
         text = f"Its confirmation is under way: {count_text(rounds, 'fresh start')} of it measured so far"
+    elif rounds and _keeps(verdict):
+        others = {one.config.hash for one in records if one.proposal.origin == "confirm"} - {
+            verdict.chosen.config.hash if verdict.chosen else ""
+        }
+        text = f"{count_text(len(others), 'finalist')} {_was(len(others))} measured again beside it in "
+        text += f"{count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     elif rounds:
         text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     else:
@@ -176,6 +186,12 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
     if objectives.slos and verdict.chosen is not None and objectives.feasible(verdict.chosen):
         return f"{text}; every latency limit holds."
     return text + "."
+
+
+def _keeps(verdict: Verdict) -> bool:
+    """What runs today stays."""
+    chosen, baseline = verdict.chosen, verdict.baseline
+    return chosen is not None and baseline is not None and chosen.number == baseline.number
 
 
 def _same(config: EngineConfig, other: EngineConfig | None) -> bool:
@@ -202,7 +218,7 @@ def _efficiency(records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
     found = efficiency(records)
     return (
         ("GPU time", duration_text(found.gpu_hours * 3600)),
-        ("share of it spent measuring", f"{found.measuring_share:.0%}"),
+        ("share of it spent measuring", f"{100 * found.measuring_share:.0f} %"),
         ("configurations per GPU hour", number_text(found.configurations_per_gpu_hour)),
         ("load levels per GPU hour", number_text(found.points_per_gpu_hour)),
         ("engine starts", str(found.restarts)),

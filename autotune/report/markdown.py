@@ -20,6 +20,7 @@ def markdown(content: ReportContent) -> str:
         "\n".join(f"- {plain(note)}" for note in content.notes),
         "## Recommendation against baseline",
         _gains(content),
+        "\n".join(f"- {plain(text)}" for text in content.unproven),
         _changes(content),
         _fence(content.command),
         "## The front",
@@ -72,6 +73,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _gains(content: ReportContent) -> str:
+    if content.kept:
+        return _table(("Objective", "What runs today"), (_gain(row)[:2] for row in content.gains))
     return _table(("Objective", "Baseline", "Recommended", "Better by"), (_gain(row) for row in content.gains))
 
 

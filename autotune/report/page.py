@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
 
+from autotune.load.report import Estimate
 from autotune.report.payload import page_data, script_json
 from autotune.report.values import FailureView, GainView, ReportContent
 from autotune.report.wording import count_text, duration_text, figure_text, ratio_text
@@ -64,6 +65,8 @@ def _simulated(content: ReportContent) -> str:
 def _gains(content: ReportContent) -> str:
     if not any(row.baseline or row.found for row in content.gains):
         return _nothing("Nothing was measured yet.")
+    if content.kept:
+        return _today(content)
     reach = _reach(content.gains)
     rows = "".join(_gain(row, reach) for row in content.gains)
     found = f"Recommended, trial {content.chosen}" if content.chosen is not None else "Recommended"
@@ -79,6 +82,27 @@ def _gains(content: ReportContent) -> str:
     )
 
 
+def _today(content: ReportContent) -> str:
+    """Figures of what stays, and why nothing else was good enough."""
+    rows = "".join(
+        f"<tr><th>{escape(row.column.title)}<small>{_direction(row)}</small></th>"
+        f'<td data-name="Today">{escape(_figure(row, row.baseline))}</td></tr>'
+        for row in content.gains
+    )
+    head = f"<th>Objective</th><th>What runs today, trial {content.baseline}</th>"
+    table = f'<table class="gains"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    note = "Brackets are 95 % intervals. A gain is claimed where its whole interval on fresh starts is above ×1."
+    return f'{table}{_list(content.unproven, "notes")}<p class="quiet">{note}</p>'
+
+
+def _direction(row: GainView) -> str:
+    return "more is better" if row.column.maximize else "less is better"
+
+
+def _figure(row: GainView, figure: Estimate | None) -> str:
+    return figure_text(row.column.label.partition("@")[0], figure)
+
+
 def _reach(gains: Iterable[GainView]) -> float:
     """Largest distance of any ratio or interval from 1, for a scale that all rows share."""
     ends = [end for row in gains for end in (row.ratio, row.low, row.high) if end is not None and 0 < end < 20]
@@ -86,12 +110,11 @@ def _reach(gains: Iterable[GainView]) -> float:
 
 
 def _gain(row: GainView, reach: float) -> str:
-    direction = "more is better" if row.column.maximize else "less is better"
     ratio = ratio_text(row.ratio, row.low, row.high) if row.ratio is not None else "–"
     cells = [
-        f"<th>{escape(row.column.title)}<small>{direction}</small></th>",
-        f'<td data-name="Baseline">{escape(figure_text(row.column.label.partition("@")[0], row.baseline))}</td>',
-        f'<td data-name="Recommended">{escape(figure_text(row.column.label.partition("@")[0], row.found))}</td>',
+        f"<th>{escape(row.column.title)}<small>{_direction(row)}</small></th>",
+        f'<td data-name="Baseline">{escape(_figure(row, row.baseline))}</td>',
+        f'<td data-name="Recommended">{escape(_figure(row, row.found))}</td>',
         f'<td data-name="Better by" class="ratio">{escape(ratio)}</td>',
         f'<td class="forest">{_forest(row, reach)}</td>',
     ]

@@ -211,6 +211,7 @@ class ReportContent:
         notes: what the reader should know about the data: drift, changed hosts, missing parts.
         command: the command that starts the recommendation.
         study_file: the study with its defaults filled in, redacted.
+        unproven: what the confirmation found of each finalist where it proved no gain.
     """
 
     name: str
@@ -239,3 +240,9 @@ class ReportContent:
     command: str
     study_file: str
     path: str
+    unproven: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> bool:
+        """Nothing better than what runs today is recommended."""
+        return self.chosen is not None and self.chosen == self.baseline and not self.changes

@@ -60,9 +60,9 @@ function limitLines(box, atX, atY) {
 }
 
 function frontLabels(box, atX, atY, apart) {
-  for (const [name, text] of [[data.baseline, "baseline"], [data.chosen, "recommended"]]) {
+  for (const [name, text] of [...new Set([data.baseline, data.chosen])].map((one) => [one, byNumber.has(one) ? role(byNumber.get(one)) : ""])) {
     const trial = byNumber.get(name);
-    if (!trial || !trial.objectives || apart.has(trial) || frontState.hidden.has(trial.standing) || (text === "baseline" && data.chosen === data.baseline)) continue;
+    if (!trial || !trial.objectives || apart.has(trial) || frontState.hidden.has(trial.standing)) continue;
     const [px, py] = [atX(figureOf(trial, frontState.x)[0]), atY(figureOf(trial, frontState.y)[0])];
     const flip = px > box.x1 - 110;
     box.root.append(draw("circle", { cx: px, cy: py, r: 10, fill: "none", stroke: "var(--ink)", "stroke-width": 1.4, "pointer-events": "none" }));

@@ -50,7 +50,7 @@ function rowOf(trial) {
     if (header.key === "number") return html("td", { class: "number" }, String(trial.number));
     if (header.key === "outcome") {
       const name = role(trial);
-      return html("td", { class: "outcome" }, icon(trial.standing), ` ${trial.levels ? STANDINGS[trial.standing][0] : trial.outcome}`, name ? html("span", { class: "badge" }, name) : null);
+      return html("td", { class: "outcome" }, icon(trial.standing), `\u00a0${trial.levels ? STANDINGS[trial.standing][0] : trial.outcome}`, name ? html("span", { class: "badge" }, name) : null);
     }
     if (header.key.startsWith("o") && header.number) {
       const figure = trial.objectives ? trial.objectives[Number(header.key.slice(1))] : null;

@@ -34,6 +34,6 @@ function tipOf(trial) {
 }
 const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 function role(trial) {
-  if (trial.number === data.chosen) return "recommended";
+  if (trial.number === data.chosen) return data.chosen === data.baseline ? "baseline, kept" : "recommended";
   return trial.number === data.baseline ? "baseline" : "";
 }

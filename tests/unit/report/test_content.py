@@ -13,6 +13,8 @@ from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.quality.sanity import yes_or_no
 from autotune.report.content import gather, read_content
 from autotune.report.failures import EXCERPT_LINES
+from autotune.report.markdown import markdown
+from autotune.report.page import html_page
 from autotune.report.payload import page_data
 from autotune.report.values import ReportContent, Standing
 from autotune.result import Recommendation
@@ -173,3 +175,27 @@ def test_a_study_that_never_ran_says_how_to_run_it(tmp_path: Path) -> None:
     file.write_text("name: never\nmodel: example/model\n")
     with pytest.raises(SpecError, match="autotune run"):
         read_content(open_study(file))
+
+
+def test_a_study_that_keeps_what_runs_shows_why(records: tuple[TrialRecord, ...]) -> None:
+    today = records[0].config
+    kept = Recommendation(today, today, 0, proven=False, sentence="nothing was proven to be better")
+    content = gather(history_spec(), records, kept)
+    assert content.kept
+    assert content.sentences[1] == "Keep what you run today (the baseline): nothing was proven to be better."
+    assert "1 finalist was measured again beside it in 3 rounds" in content.sentences[2]
+    finalist = next(one.config for one in records if one.proposal.origin == "confirm" and one.config != today)
+    number = next(
+        one.number for one in reversed(records) if one.config == finalist and one.proposal.origin != "confirm"
+    )
+    assert len(content.unproven) == 1
+    assert content.unproven[0].startswith(f"Finalist, trial {number}: output throughput ×1.")
+    assert "over 3 rounds of fresh starts" in content.unproven[0]
+    page, text = html_page(content), markdown(content)
+    for written in (page, text):
+        assert "What runs today" in written
+        assert "Better by" not in written
+        assert content.unproven[0].partition(":")[0] in written
+    better = gather(history_spec(), records)
+    assert not better.kept and not better.unproven
+    assert "Better by" in html_page(better) and "Better by" in markdown(better)

@@ -1,0 +1,42 @@
+"""What the confirmation found of the finalists where it proved nothing, so that a reader sees why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune.outcome import TrialRecord
+from autotune.report.comparison import Verdict, columns_of
+from autotune.report.wording import lower_first, ratio_text
+from autotune.search.confirm import ArmResult, analyse, rounds_of
+from autotune.search.drift import drift_of
+from autotune.search.objectives import Objectives, searched
+
+
+def unproven(
+    verdict: Verdict, records: Sequence[TrialRecord], objectives: Objectives, margin: float
+) -> tuple[str, ...]:
+    """A sentence about every finalist of a study that ends with what runs today; empty for all others."""
+    rounds = rounds_of(records)
+    if not verdict.final or verdict.proven or verdict.baseline is None or not rounds:
+        return ()
+    spread = drift_of(records, objectives)
+    extra = spread.spread if spread.verdict == "widen" else 0.0
+    found = analyse(rounds, objectives, verdict.baseline.config, margin=margin, extra_spread=extra)
+    numbers = {record.config.hash: record.number for record in reversed(searched(records))}
+    return tuple(f"{_name(arm, numbers)}: {_said(arm, objectives)}" for arm in found.arms)
+
+
+def _name(arm: ArmResult, numbers: dict[str, int]) -> str:
+    number = numbers.get(arm.config.hash)
+    return f"Finalist, trial {number}" if number is not None else "Finalist"
+
+
+def _said(arm: ArmResult, objectives: Objectives) -> str:
+    titles = {column.label: lower_first(column.title) for column in columns_of(objectives)}
+    ratios = [f"{titles[one.label]} {ratio_text(one.value, one.low, one.high)}" for one in arm.ratios]
+    rounds = max((one.rounds for one in arm.ratios), default=0)
+    text = f"{', '.join(ratios)} of the baseline over {rounds} rounds of fresh starts" if ratios else "not measured"
+    if arm.problems:
+        return f"{text}; {arm.problems[0]}."
+    words = {"tie": "no interval is beyond the margin", "worse": "worse in an objective, proven better in none"}
+    return f"{text}; {words.get(arm.verdict, 'better in one objective, worse in another')}."
