@@ -45,6 +45,7 @@ from autotune.space.argv import to_argv
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
+from autotune.space.layout import Layout
 from autotune.space.space import SearchSpace
 from autotune.spec.load import completed
 from autotune.spec.study import LoadSpec, StudySpec
@@ -77,11 +78,17 @@ class StudyParts:
     view: OptunaView
     vocabulary: int
     lease_gpus: int
-    """Real GPUs that one bench leases."""
+    """Real GPUs that one trial has at most."""
     trial_gpus: int
-    """GPUs that a trial is charged for, simulated ones included."""
+    """GPUs that a trial has at most, simulated ones included; it is charged for them, or for its own of a pool."""
     environment: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+
+    def gpus_of(self, config: EngineConfig) -> int:
+        """GPUs that a trial holds and is charged for: its layout's where GPUs are shared, else all that it may have."""
+        if not self.spec.hardware.shared or self.spec.topology.split:
+            return self.trial_gpus
+        return min(Layout.of(config).gpus, self.trial_gpus)
 
     async def run(self, observer: Observer) -> StudyResult:
         """Run the study; see `StudyRun.run`."""
@@ -341,7 +348,7 @@ def _lease_gpus(spec: StudySpec, host: GpuHost) -> int:
     if spec.engine.kind in ("simulated", "endpoint") or spec.engine.python == "cpu":
         return 0
     count = spec.hardware.gpus if spec.hardware.gpus is not None else len(spec.hardware.devices or host.gpus)
-    return count // spec.hardware.parallel_trials
+    return spec.hardware.gpus_of_trial(count)
 
 
 @dataclass(frozen=True)

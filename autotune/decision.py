@@ -18,6 +18,7 @@ from autotune.search.objectives import REPEATS, TAKEN_OVER, Objectives
 from autotune.search.stop import StopRule, counted
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import without_spelt_out
+from autotune.space.layout import Layout
 from autotune.spec.study import StudySpec
 from autotune.trial import Preflight
 
@@ -43,6 +44,20 @@ class Rules:
         """What runs now may use up the last trials of the budget: nothing more is proposed until that is known."""
         left = self.spec.search.trials - len(counted(records))
         return len([one for one in running if one.origin not in REPEATS]) >= left
+
+    @property
+    def checked_places(self) -> int:
+        """Trials at the same time that the check of neighbours begins with: as many baselines as the GPUs hold."""
+        return self.spec.hardware.at_once(Layout.of(self.baseline).gpus)
+
+    @property
+    def baseline_alone(self) -> bool:
+        """Whether other trials have to wait for the baseline.
+
+        The quality gate needs its answers, a load that is placed its knee, the check of neighbours its engine alone.
+        """
+        hardware, placed = self.spec.hardware, self.spec.load.knee is not None
+        return self.spec.quality.enabled or placed or hardware.neighbour_check or hardware.parallel_trials == 1
 
     def baseline_due(self, records: Sequence[TrialRecord]) -> Proposal | None:
         """The baseline, until it is measured: there is nothing to compare with before, whatever an earlier run met."""
@@ -163,7 +178,7 @@ class Rules:
 
     def _neighbours(self, records: Sequence[TrialRecord]) -> Iterator[str]:
         """What the checks said of trials that ran at the same time."""
-        for places in levels(self.spec.hardware.parallel_trials):
+        for places in levels(self.checked_places):
             found = judge(records, self.objectives, places, self.spec.hardware.neighbour_limit)
             if found.verdict == "open":
                 return

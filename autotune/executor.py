@@ -44,6 +44,9 @@ class Executor(Protocol):
             EnvironmentFault: there is no room for them.
         """
 
+    async def room(self) -> None:
+        """Wait until there is room for one more trial: what is proposed earlier knows fewer outcomes."""
+
     async def run(self, place: int, task: TrialTask) -> TrialRecord:
         """Run a trial at a place; whatever happens to it comes back as a record that names the place.
 

@@ -15,6 +15,7 @@ from autotune.executor import TrialTask
 from autotune.host.cores import CoreShare, divide, node_of, read_cores
 from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.leases import Leased, leased
+from autotune.host.pool import GpuPool
 from autotune.host.topology import tensor_links
 from autotune.load.measure import LoadClient
 from autotune.outcome import TrialRecord
@@ -36,6 +37,10 @@ class _Place:
         await self.bench.keeper.release()
         await self.plain.release()
 
+    async def move(self, gpus: tuple[int, ...]) -> None:
+        for keeper in (self.bench.keeper, self.plain):
+            await keeper.move(replace(keeper.lease, gpus=gpus))
+
 
 class LocalExecutor:
     """See `Executor`.
@@ -49,6 +54,8 @@ class LocalExecutor:
         self._parts = parts
         self._observer = observer
         self._places: list[_Place] = []
+        self._pool: GpuPool | None = None
+        self._host = GpuHost()
         self._stack = AsyncExitStack()
 
     async def open(self, places: int) -> None:
@@ -57,27 +64,50 @@ class LocalExecutor:
             return
         await self.close()
         try:
-            leases = [await self._stack.enter_async_context(self._lease()) for _ in range(places)]
-            host = await asyncio.to_thread(read_gpus)
-            for one, share in zip(leases, self._shares(leases, host), strict=True):
-                self._places.append(await self._place(one, share, host))
+            if self._parts.spec.hardware.shared:
+                self._pool = await self._shared_gpus()
+            each = 0 if self._pool is not None else self._parts.lease_gpus
+            leases = [await self._lease(each) for _ in range(places)]
+            self._host = await asyncio.to_thread(read_gpus)
+            for one, share in zip(leases, self._shares(leases), strict=True):
+                self._places.append(await self._place(one, share))
         except BaseException:
             await self.close()
             raise
 
+    async def room(self) -> None:
+        """See `Executor.room`."""
+        if self._pool is not None:
+            await self._pool.room()
+
     async def run(self, place: int, task: TrialTask) -> TrialRecord:
         """See `Executor.run`."""
+        async with self._bench(place, task) as bench:
+            record = await run_trial(
+                bench,
+                task.proposal,
+                task.number,
+                attempt=task.attempt,
+                fresh=task.fresh,
+                arrival_seed=task.arrival_seed,
+            )
+            return replace(record, place=place)
+
+    @asynccontextmanager
+    async def _bench(self, place: int, task: TrialTask) -> AsyncIterator[Bench]:
+        """The bench of a place; where GPUs are shared, with as many as the trial's layout takes, once they are free."""
         at = self._places[place]
         bench = replace(at.bench, keeper=at.plain) if task.plain else at.bench
-        record = await run_trial(
-            bench,
-            task.proposal,
-            task.number,
-            attempt=task.attempt,
-            fresh=task.fresh,
-            arrival_seed=task.arrival_seed,
-        )
-        return replace(record, place=place)
+        if self._pool is None:
+            yield bench
+            return
+        gpus = await self._pool.take(place, self._parts.gpus_of(task.proposal.config))
+        try:
+            if self._parts.lease_gpus:
+                await at.move(gpus)
+            yield replace(bench, gpus=len(gpus), links=tensor_links(self._host.at(gpus)))
+        finally:
+            self._pool.done(place)
 
     async def rest(self) -> None:
         """See `Executor.rest`."""
@@ -86,24 +116,34 @@ class LocalExecutor:
     async def close(self) -> None:
         """See `Executor.close`."""
         stack, self._stack = self._stack, AsyncExitStack()
-        self._places = []
+        self._places, self._pool = [], None
         await stack.aclose()
 
-    @asynccontextmanager
-    async def _lease(self) -> AsyncIterator[Leased]:
+    async def _lease(self, count: int) -> Leased:
         spec = self._parts.spec
-        async with leased(self._parts.lease_gpus, spec.name, devices=spec.hardware.devices) as mine:
-            yield mine
+        return await self._stack.enter_async_context(leased(count, spec.name, devices=spec.hardware.devices))
 
-    def _shares(self, leases: list[Leased], host: GpuHost) -> tuple[CoreShare, ...]:
+    async def _shared_gpus(self) -> GpuPool:
+        """All GPUs of the study, leased at once."""
+        total = self._parts.spec.hardware.gpus or 0
+        if not self._parts.lease_gpus:
+            return GpuPool(range(total), (), self._end)
+        mine = await self._lease(total)
+        host = await asyncio.to_thread(read_gpus)
+        return GpuPool(mine.gpus, host.at(mine.gpus), self._end)
+
+    async def _end(self, place: int) -> None:
+        await self._places[place].rest()
+
+    def _shares(self, leases: list[Leased]) -> tuple[CoreShare, ...]:
         """Cores of each place."""
         spec = self._parts.spec
         if not spec.hardware.pin or len(leases) < 2:
             return tuple(CoreShare() for _ in leases)
-        nodes = [node_of(host.at(one.gpus)) for one in leases]
+        nodes = [node_of(self._host.at(one.gpus)) for one in leases]
         return divide(read_cores(), nodes, spec.load.client_processes)
 
-    async def _place(self, mine: Leased, share: CoreShare, host: GpuHost) -> _Place:
+    async def _place(self, mine: Leased, share: CoreShare) -> _Place:
         parts = self._parts
         client = LoadClient(parts.spec.load.client_processes, cpus=share.client)
         await self._stack.enter_async_context(client)
@@ -123,7 +163,7 @@ class LocalExecutor:
             environment=parts.environment,
             vocabulary=parts.vocabulary,
             gpus=parts.trial_gpus,
-            links=tensor_links(host.at(mine.gpus)),
+            links=tensor_links(self._host.at(mine.gpus)),
         )
         place = _Place(bench, plain)
         self._stack.push_async_callback(place.rest)

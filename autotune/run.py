@@ -6,9 +6,9 @@ import asyncio
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import EnvironmentFault
 from autotune.events import (
@@ -81,8 +81,8 @@ class StudyRun:
             )
         )
         await self._executor.open(parts.spec.hardware.parallel_trials)
-        while (baseline := parts.rules.baseline_due(self._records)) is not None:
-            await self._run(0, self._begin(baseline))  # alone: it sets the scale of all outcomes
+        while parts.rules.baseline_alone and (baseline := parts.rules.baseline_due(self._records)) is not None:
+            await self._run(0, self._begin(baseline))
         await self._search(await self._settled_places())
         await self._executor.rest()
         await self._confirm()
@@ -109,16 +109,19 @@ class StudyRun:
     async def _settled_places(self) -> int:
         """How many trials run at a time: as many as wanted, or fewer where they disturb each other."""
         hardware = self._parts.spec.hardware
-        wanted = hardware.parallel_trials
+        wanted = self._parts.rules.checked_places
         if wanted == 1 or not hardware.neighbour_check or self._parts.rules.stop_reason(self._records, 0.0):
-            return wanted
+            return hardware.parallel_trials
         for places in neighbours.levels(wanted):
             await self._executor.open(places)
             found = await self._check_neighbours(places)
             sentence = found.sentence if found.verdict == "undisturbed" else f"{found.sentence}; fewer at a time"
             self._observer.notify(NeighboursChecked(places, found.verdict, sentence))
             if found.verdict == "undisturbed":
-                return places
+                settled = hardware.parallel_trials if places == wanted else places
+                if settled != places:
+                    await self._executor.open(settled)
+                return settled
         await self._executor.open(1)
         return 1
 
@@ -140,22 +143,14 @@ class StudyRun:
     async def _together(self, places: int, proposal: Proposal) -> None:
         """Run a proposal at all places at the same time."""
         tasks = [self._begin(proposal) for _ in range(places)]
-        async with asyncio.TaskGroup() as group:
-            for place, task in enumerate(tasks):
-                group.create_task(self._run(place, task))
+        await _beside(self._run(place, task) for place, task in enumerate(tasks))
 
     # -- search ------------------------------------------------------------------------------------------------------
 
     async def _search(self, places: int) -> None:
         """Let every place take proposals until the stop rule fires."""
         self._working = places
-        tasks = [asyncio.create_task(self._work(place)) for place in range(places)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await _beside(self._work(place) for place in range(places))
 
     async def _work(self, place: int) -> None:
         while (task := await self._next(place)) is not None:
@@ -171,6 +166,7 @@ class StudyRun:
         """What to run next, or None when the search is over."""
         async with self._asking:
             while not self._stop_reason:
+                await self._executor.room()
                 records, running = tuple(self._records), tuple(self._running.values())
                 if (reason := self._parts.rules.stop_reason(records, self._elapsed_s())) is not None:
                     self._stop_reason = reason
@@ -194,7 +190,12 @@ class StudyRun:
         proposal = self._health.question() or self._parts.rules.sentinel(records)
         if proposal is not None and not any(other.origin == "sentinel" for other in running):
             return proposal
-        return await asyncio.to_thread(self._parts.proposer.propose, records, running=running, place=place)
+        due = self._parts.rules.baseline_due(records)
+        if due is not None and not any(other.config == due.config for other in running):
+            return due
+        found = await asyncio.to_thread(self._parts.proposer.propose, records, running=running, place=place)
+        # What is known to be good needs no baseline to be chosen; a search without one would be blind.
+        return found if due is None or (found is not None and found.origin == "expert") else None
 
     def _begin(self, proposal: Proposal, *, proof: bool = False, arrival_seed: int | None = None) -> TrialTask:
         """Note that a trial is about to run. `proof`: alone, afresh, and started as a deployment would."""
@@ -241,6 +242,8 @@ class StudyRun:
             )
         if isinstance(outcome, Broken) and outcome.cause in (NODE_LOST, NO_PLACE):
             return
+        if isinstance(outcome, Broken) and outcome.cause == neighbours.INVALID and record.proposal.origin == "beside":
+            return  # the check of neighbours judges that
         sentence = self._health.told(record)
         if sentence is not None:
             hint = f"log: {record.folder}/engine.log; everything finished is kept: repair this and run the study again"
@@ -294,3 +297,14 @@ class StudyRun:
     def _elapsed_s(self) -> float:
         """Seconds of this session and of the trials of earlier ones."""
         return time.monotonic() - self._began + self._earlier_s
+
+
+async def _beside(work: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Run all at the same time; the first fault cancels the others, waits for them and is raised as it is."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,8 +11,12 @@ from rich.text import Text
 from autotune.preflight.layouts import LayoutRow
 
 
-def print_layouts(rows: Sequence[LayoutRow], console: Console) -> None:
-    """GPUs, idle ones, links and the verdict on each layout; nothing where there is none to choose."""
+def print_layouts(rows: Sequence[LayoutRow], console: Console, *, shared: bool = False) -> None:
+    """GPUs, idle ones, links and the verdict on each layout; nothing where there is none to choose.
+
+    Args:
+        shared: GPUs that a layout leaves idle serve other trials.
+    """
     if not rows:
         return
     console.print(Text("\nlayouts", style="bold"))
@@ -26,4 +30,6 @@ def print_layouts(rows: Sequence[LayoutRow], console: Console) -> None:
     console.print(table)
     if any(row.idle and not row.refused for row in rows):
         text = "GPUs that a layout leaves idle count in GPU hours and in figures per GPU: a trial has them all."
+        if shared:
+            text = "GPUs that a layout leaves idle serve other trials; each trial is charged for what its layout takes."
         console.print(Text(text, style="dim"))

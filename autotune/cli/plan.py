@@ -146,7 +146,7 @@ def print_plan(made: StudyPlan, console: Console) -> None:
     _print_budget(made, console)
     _print_baseline(made, console)
     _print_survey(made.survey, console)
-    print_layouts(made.layouts, console)
+    print_layouts(made.layouts, console, shared=spec.hardware.shared)
     _print_expense(made, console)
     for finding in made.host:
         console.print(Text(f"{finding.severity}: {finding.text} – {finding.fix}", style="yellow"))

@@ -56,6 +56,9 @@ class RayExecutor:
                 await place.close(CLOSE_S)
         self._places = [*self._places[:places], *([None] * (places - len(self._places)))]
 
+    async def room(self) -> None:
+        """See `Executor.room`. Every place has its own."""
+
     async def run(self, place: int, task: TrialTask) -> TrialRecord:
         """See `Executor.run`."""
         refused = self._parts.preflight.refuse(task.proposal.config) if task.proposal.origin != "baseline" else None

@@ -85,6 +85,12 @@ class EngineKeeper:
         self._ceiling = {**live_defaults(self._live), **resolved, **config.split(self._live)[1]}
         return Obtained(started, restarted=True)
 
+    async def move(self, lease: Lease) -> None:
+        """Use other GPUs from now on; the running engine ends, as its own are somebody else's now."""
+        if lease != self.lease:
+            await self.release()
+            self.lease = lease
+
     async def release(self) -> StopReport | None:
         """Stop the engine, if there is one, and wait until nothing is left of it."""
         running, self._running, self._started_with, self._ceiling = self._running, None, None, {}

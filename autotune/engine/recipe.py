@@ -237,8 +237,8 @@ def simulated_recipe(spec: StudySpec) -> SimulatedRecipe:
         }
         if simulate.fault:
             settings["AUTOTUNE_SIM_FAULT"] = simulate.fault
-        if spec.hardware.trial_gpus:
-            settings["AUTOTUNE_SIM_GPUS"] = str(spec.hardware.trial_gpus)
+        if spec.hardware.most_gpus:
+            settings["AUTOTUNE_SIM_GPUS"] = str(spec.hardware.most_gpus)
     return SimulatedRecipe(
         spec.model, tuple(sorted(settings.items())), tuple(sorted(spec.engine.env.items())), time_scale=speed
     )

@@ -57,7 +57,7 @@ def _split(spec: StudySpec) -> Engine:
     engine = ENGINES[spec.engine.kind](spec, None, None)
     assert isinstance(engine, ProcessEngine), "the specification allows no other kind"
     on_cpu = isinstance(engine.recipe, VllmRecipe) and engine.recipe.on_cpu
-    slots = split_slots(spec, spec.hardware.trial_gpus)
+    slots = split_slots(spec, spec.hardware.most_gpus)
     return SplitEngine(engine, spec.topology, slots, spec.name, on_cpu)
 
 

@@ -43,7 +43,7 @@ class Expense:
         confirming: seconds of the confirmation, which no limit of the search cuts.
         limit: what the study allows the search, seconds; None without a limit.
         gpus: of one trial (1 where it runs without GPUs).
-        places: trials at the same time; the confirmation runs alone.
+        together: of all trials at the same time; the confirmation runs alone.
         per_trial: what it was made of.
     """
 
@@ -54,7 +54,7 @@ class Expense:
     confirming: float
     limit: float | None
     gpus: int
-    places: int
+    together: int
     per_trial: TrialSeconds
 
     @property
@@ -69,7 +69,7 @@ class Expense:
 
     @property
     def gpu_hours(self) -> float:
-        return (self._search * self.places + self.confirming) * self.gpus / 3600
+        return (self._search * self.together + self.confirming * self.gpus) / 3600
 
     @property
     def _search(self) -> float:
@@ -112,10 +112,11 @@ def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool, ro
     confirming = confirmations * (seconds.start + seconds.measure)
     limits = [spec.search.wall_clock] if spec.search.wall_clock is not None else []
     mine = max(gpus, 1)
+    together = (spec.hardware.gpus or mine) if spec.hardware.shared else mine * parallel
     if spec.search.gpu_hours is not None:
-        limits.append(spec.search.gpu_hours * 3600 / (mine * parallel))
+        limits.append(spec.search.gpu_hours * 3600 / together)
     limit = min(limits, default=None)
-    return Expense(trials, confirmations, check + search, check, confirming, limit, mine, parallel, seconds)
+    return Expense(trials, confirmations, check + search, check, confirming, limit, mine, together, seconds)
 
 
 def neighbour_seconds(spec: StudySpec, seconds: TrialSeconds, rounds: int) -> float:

@@ -214,14 +214,14 @@ def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) 
     """The card that trials run on and how many of it they have: what the study says goes before what NVML says."""
     hardware = spec.hardware
     if spec.engine.kind == "simulated" and spec.engine.simulate is not None:
-        return card_facts(spec.engine.simulate.card), hardware.trial_gpus or 1
+        return card_facts(spec.engine.simulate.card), hardware.most_gpus or 1
     if hardware.gpus == 0 or spec.engine.python == "cpu":
         size = memory if memory is not None else memory_bytes()
         return (GpuFacts(size, "cpu", cpu=True) if size else None), hardware.gpus
     found = tuple(host.gpus) if host is not None else ()
     if hardware.devices is not None:
         found = tuple(gpu for gpu in found if gpu.index in hardware.devices)
-    count = hardware.trial_gpus if hardware.gpus is not None else (len(found) // hardware.parallel_trials or None)
+    count = hardware.most_gpus if hardware.gpus is not None else (hardware.gpus_of_trial(len(found)) or None)
     if hardware.card is not None or hardware.gpu_memory is not None:
         named = card_facts(hardware.card or "", hardware.gpu_memory)
         if named is not None:

@@ -18,6 +18,8 @@ from autotune.search.objectives import Objectives
 from autotune.search.paired import Gain, Ratio, compare
 
 Verdict: TypeAlias = Literal["open", "undisturbed", "disturbed"]
+INVALID = "invalid_measurement"
+"""Cause of a fault that beside others is judged here, not taken for the machine's: a client that could not keep up."""
 LEAST_ROUNDS = 3
 MOST_ROUNDS = 6
 FAULTS = 3
@@ -87,17 +89,6 @@ def next_round(records: Sequence[TrialRecord], places: int) -> Round:
     return Round(places, number)
 
 
-def settled(records: Sequence[TrialRecord], objectives: Objectives, wanted: int, limit: float) -> int | None:
-    """How many trials may run at a time; None while a check is open."""
-    for places in levels(wanted):
-        verdict = judge(records, objectives, places, limit).verdict
-        if verdict == "open":
-            return None
-        if verdict == "undisturbed":
-            return places
-    return 1
-
-
 def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, limit: float) -> Disturbance:
     """What the complete rounds with so many places say.
 
@@ -138,7 +129,7 @@ def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, l
 def _faults(records: Sequence[TrialRecord], one: Round) -> int:
     """Measurements of a round that cannot be believed, such as of a client that could not keep up."""
     found = (r.outcome for r in records if r.proposal.ticket == one.ticket and r.proposal.origin == "beside")
-    return sum(isinstance(outcome, Broken) and outcome.cause == "invalid_measurement" for outcome in found)
+    return sum(isinstance(outcome, Broken) and outcome.cause == INVALID for outcome in found)
 
 
 def _pair(records: Sequence[TrialRecord], one: Round) -> tuple[TrialRecord, tuple[TrialRecord, ...]] | None:

@@ -130,11 +130,17 @@ def hardware_problems(hardware: HardwareSpec) -> Iterator[Problem]:
             f"is {hardware.parallel_trials}, but there are {gpus} GPUs",
             "trials that run at the same time need a GPU each",
         )
-    elif gpus is not None and gpus % hardware.parallel_trials:
+    elif gpus is not None and hardware.trial_gpus is None and gpus % hardware.parallel_trials:
         yield Problem(
             ("parallel_trials",),
             f"is {hardware.parallel_trials}, and {gpus} GPUs cannot be divided evenly by it",
-            f"such as {_divisor_below(gpus, hardware.parallel_trials)}; GPUs that no trial uses are better left out",
+            f"such as {_divisor_below(gpus, hardware.parallel_trials)}, or say in `trial_gpus` how many one trial has",
+        )
+    if hardware.trial_gpus is not None and (gpus is None or hardware.trial_gpus > gpus):
+        yield Problem(
+            ("trial_gpus",),
+            f"is {hardware.trial_gpus}, " + ("and `gpus` is missing" if gpus is None else f"but there are {gpus} GPUs"),
+            "say in `gpus` how many all trials have together, at least as many",
         )
 
 

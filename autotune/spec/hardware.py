@@ -42,7 +42,10 @@ class HardwareSpec(Part):
     gpu_memory: Bytes | None = None
     """Memory per GPU, for a plan on a machine without it."""
     parallel_trials: Annotated[int, Field(ge=1)] = 1
-    """Trials measured at the same time, on disjoint GPUs: each has `gpus` divided by this."""
+    """Trials measured at the same time, on disjoint GPUs."""
+    trial_gpus: Annotated[int, Field(ge=1)] | None = None
+    """Most GPUs of one trial. Default: `gpus` divided by `parallel_trials`. With more, trials share `gpus`: each
+    holds, and is charged for, what its layout takes, and waits until so many are free."""
     pin: bool = True
     """Give each of several trials its own cores, near its GPUs."""
     neighbour_check: bool = True
@@ -53,9 +56,24 @@ class HardwareSpec(Part):
     """Run the trials on a cluster. Default: on this host."""
 
     @property
-    def trial_gpus(self) -> int | None:
-        """GPUs of one trial; None where the study does not say."""
-        return self.gpus // self.parallel_trials if self.gpus is not None else None
+    def most_gpus(self) -> int | None:
+        """Most GPUs of one trial; None where the study does not say."""
+        return self.gpus_of_trial(self.gpus) if self.gpus is not None else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether trials take their GPUs from one pool, because not all of them could have their most at once."""
+        return self.trial_gpus is not None and self.trial_gpus * self.parallel_trials > (self.gpus or 0)
+
+    def gpus_of_trial(self, count: int) -> int:
+        """Most GPUs of one trial where the study has `count` in all."""
+        return self.trial_gpus if self.trial_gpus is not None else count // self.parallel_trials
+
+    def at_once(self, size: int) -> int:
+        """Trials of `size` GPUs that run at the same time."""
+        return (
+            min(self.parallel_trials, max((self.gpus or 0) // max(size, 1), 1)) if self.shared else self.parallel_trials
+        )
 
     def problems(self) -> Iterable[Problem]:
         yield from checks.hardware_problems(self)
@@ -63,9 +81,16 @@ class HardwareSpec(Part):
             yield Problem(("devices",), "names GPUs of this host, but the trials run on a cluster", "remove it")
         if self.cluster is not None and self.gpus is None:
             yield Problem(("gpus",), "is missing", "on a cluster say how many GPUs all trials have together (0: none)")
-        if self.cluster is not None and (self.trial_gpus or 0) % self.cluster.hosts:
+        if self.cluster is not None and self.shared:
+            yield Problem(
+                ("trial_gpus",),
+                f"is {self.trial_gpus}: {self.parallel_trials} such trials want more than the {self.gpus} GPUs, "
+                "and on a cluster each place has its own",
+                f"at most {(self.gpus or 0) // self.parallel_trials}, or fewer `parallel_trials`",
+            )
+        if self.cluster is not None and (self.most_gpus or 0) % self.cluster.hosts:
             yield Problem(
                 ("cluster", "hosts"),
-                f"is {self.cluster.hosts}, and the {self.trial_gpus} GPUs of a trial cannot be spread over them evenly",
+                f"is {self.cluster.hosts}, and the {self.most_gpus} GPUs of a trial cannot be spread over them evenly",
                 "make them divisible",
             )

@@ -64,6 +64,9 @@ class SurfaceExecutor:
     async def open(self, places: int) -> None:
         """See `Executor.open`."""
 
+    async def room(self) -> None:
+        """See `Executor.room`."""
+
     async def run(self, place: int, task: TrialTask) -> TrialRecord:
         """See `Executor.run`."""
         config = task.proposal.config

@@ -14,7 +14,7 @@ import autotune
 from autotune.assembly import assemble
 from autotune.cli.views import PlainView
 from autotune.errors import EnvironmentFault
-from autotune.events import Event, NeighboursChecked, StageStarted
+from autotune.events import Event, NeighboursChecked, StageStarted, TrialFinished, TrialStarted
 from autotune.executor import NO_PLACE, NODE_LOST, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, TrialRecord
 from autotune.result import StudyResult
@@ -183,6 +183,15 @@ async def test_measurements_that_cannot_be_believed_beside_others_end_the_check(
     assert told.checks == [(4, "disturbed"), (2, "undisturbed")], "too many at once are no sick host"
 
 
+async def test_experts_begin_beside_a_baseline_that_nothing_depends_on(tmp_path: Path) -> None:
+    executor, told = Pretended(), Told()
+    settings = ["hardware.neighbour_check=false", "confirm.rounds=0", "space=h100-dense"]
+    await run_in(study_in(tmp_path, *settings), executor, told)
+    finished = [one.record.number if isinstance(one, TrialFinished) else None for one in told.events]
+    begun = [one.proposal.origin for one in told.events[: finished.index(0)] if isinstance(one, TrialStarted)]
+    assert begun[:2] == ["baseline", "expert"] and set(begun[1:]) == {"expert"}, "the search itself waits for it"
+
+
 async def test_a_fault_that_ends_the_study_beside_others_is_raised_as_it_is(tmp_path: Path) -> None:
     executor = Pretended()
     executor.breaks = {3: Broken("driver_fault", "the card fell off the bus", stop=True)}
@@ -196,6 +205,17 @@ async def test_trials_that_share_gpus_are_checked_as_many_as_fit_and_search_with
     await run_in(study_in(tmp_path, *shared), executor, told)
     assert told.checks == [(2, "undisturbed")], "two baselines of two GPUs fill the four"
     assert executor.opened == [4, 2, 4]
+
+
+async def test_a_trial_is_charged_for_its_layout_where_gpus_are_shared_and_for_all_of_its_place_otherwise(
+    tmp_path: Path,
+) -> None:
+    charged = {}
+    for name, settings in (("own", []), ("shared", ["hardware.trial_gpus=4"])):
+        parts = await assemble(study_in(tmp_path, f"name={name}", "hardware.gpus=8", *settings))
+        charged[name] = [parts.gpus_of(EngineConfig.of({"tensor_parallel_size": size})) for size in (1, 2, 4)]
+        parts.close()
+    assert charged == {"own": [2, 2, 2], "shared": [1, 2, 4]}
 
 
 async def test_the_last_trial_of_a_budget_that_breaks_is_run_again(tmp_path: Path) -> None:

@@ -126,6 +126,9 @@ def test_a_limit_of_the_search_does_not_cut_the_confirmation_which_runs_alone() 
     confirming = 6 * (seconds.start + seconds.measure)
     assert found.seconds == pytest.approx(3600 + confirming)
     assert found.gpu_hours == pytest.approx((3600 * 8 + confirming * 2) / 3600)
+    shared = spec.model_copy(update={"hardware": spec.hardware.model_copy(update={"trial_gpus": 4})})
+    found = expense(shared, seconds, gpus=4, live=False, rounds=3)
+    assert found.gpu_hours == pytest.approx((3600 * 8 + confirming * 4) / 3600), "all eight, however many trials"
 
 
 def test_the_check_of_neighbours_is_part_of_the_hours() -> None:
