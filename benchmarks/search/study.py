@@ -180,8 +180,9 @@ class SimulatedStudy:
     truths: list[tuple[float, float, float, bool]] = field(default_factory=list)
     """Throughput, TTFT in seconds, quality loss and whether it is truly good, as a plain restart would give it."""
     seconds: list[float] = field(default_factory=list)
+    running: EngineConfig | None = None
+    """What the engine that runs was started with; None where none runs."""
     _compiled: set[tuple[FrozenValue, ...]] = field(default_factory=set)
-    _running: EngineConfig | None = None
 
     @property
     def formula(self) -> Surface:
@@ -227,7 +228,7 @@ class SimulatedStudy:
         point = self.space.point_of(proposal.config)
         assert point is not None
         restarted = not (self.live and self._reachable(proposal.config))
-        started = proposal.config if restarted else self._running
+        started = proposal.config if restarted else self.running
         start_point = self.space.point_of(started) if started is not None else None
         assert start_point is not None
         seen = self.figures(point, start_point)
@@ -239,7 +240,7 @@ class SimulatedStudy:
             seconds=start + measure, gpus=self.surface.gpus, stage_seconds=(("start", start), ("measure", measure)),
             restarted=restarted,
         )  # fmt: skip
-        self._running = started if isinstance(outcome, Measured) else None
+        self.running = started if isinstance(outcome, Measured) else None
         self.history.append(record)
         self.seconds.append(start + measure)
         good = plain.failed == 0 and plain.loss <= self.surface.gate
@@ -248,9 +249,9 @@ class SimulatedStudy:
 
     def _reachable(self, config: EngineConfig) -> bool:
         """The running engine can be changed to `config`: same start, limits not above what it was started with."""
-        if self._running is None or self._running.restart_key(self.names.live) != config.restart_key(self.names.live):
+        if self.running is None or self.running.restart_key(self.names.live) != config.restart_key(self.names.live):
             return False
-        return all(float(config.get(name)) <= float(self._running.get(name)) for name in self.names.live)  # type: ignore[arg-type]
+        return all(float(config.get(name)) <= float(self.running.get(name)) for name in self.names.live)  # type: ignore[arg-type]
 
     def _cost(self, point: Mapping[str, FrozenValue], restarted: bool, failed: int) -> tuple[float, float]:
         if not restarted:

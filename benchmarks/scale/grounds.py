@@ -1,0 +1,124 @@
+"""Eight places against one on the surfaces of `benchmarks.search`: rooflines with queues, memory walls and a gate.
+
+The proposer is asked as the loop asks it: one proposal whenever a place becomes free, told of what runs and of what has
+ended. Places have an engine each, which takes live changes, and share what was compiled. Seconds are those of
+`benchmarks.search.study.Costs`; proposals take none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.outcome import Proposal, TrialRecord
+from autotune.search.stop import counted
+from autotune.space.config import EngineConfig
+from benchmarks.search.arms import ARMS, proposer_of
+from benchmarks.search.grounds import GROUNDS, study_on
+from benchmarks.search.study import SimulatedStudy
+from benchmarks.search.truth import best_of
+
+PLACES = (1, 8)
+GOALS = (0.80, 0.90, 0.95)
+"""Shares of the true front's hypervolume."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search.
+
+    Attributes:
+        ends: seconds at which trials ended, in that order.
+        shares: of the true front's hypervolume that was found by then, true values of what held its limits.
+    """
+
+    ends: NDArray[np.float64]
+    shares: NDArray[np.float64]
+
+    def until(self, goal: float) -> float:
+        """Seconds until a share was found; infinite where it never was."""
+        there = np.flatnonzero(self.shares >= goal)
+        return float(self.ends[there[0]]) if len(there) else float("inf")
+
+
+def play(name: str, places: int, trials: int, seed: int) -> Search:
+    """Search a surface until so many trials have ended."""
+    ground = GROUNDS[name]
+    study = study_on(ground, seed, live=True)
+    proposer = proposer_of(ARMS[0], study)
+    engines: dict[int, EngineConfig | None] = {}
+    running: dict[int, Proposal] = {}
+    ended: list[TrialRecord] = []
+    clock: list[tuple[float, int]] = []
+    free, now = list(range(places)), 0.0
+    order: list[tuple[float, int]] = []
+    begun: dict[int, TrialRecord] = {}
+    while True:
+        left = trials - len(counted(ended))
+        waiting: list[int] = []
+        for place in free:
+            proposal = None
+            if len(running) < left:
+                proposal = proposer.propose(tuple(ended), running=tuple(running.values()), place=place)
+            # Beside the baseline, which is the first, only what is known to be good begins.
+            if proposal is None or (0 in running and proposal.origin != "expert"):
+                waiting.append(place)
+                continue
+            record = _begin(study, proposal, place, engines, now)
+            running[record.number], begun[record.number] = proposal, record
+            heapq.heappush(clock, (now + record.seconds, record.number))
+        if not clock:
+            break
+        now, number = heapq.heappop(clock)
+        del running[number]
+        order.append((now, number))
+        ended = sorted([*ended, begun[number]], key=lambda record: record.number)
+        free = [*waiting, begun[number].place]
+    best = best_of(ground)
+    truths = [study.truths[number] for _, number in order]
+    return Search(np.asarray([end for end, _ in order]), best.growth(truths))
+
+
+def _begin(
+    study: SimulatedStudy, proposal: Proposal, place: int, engines: dict[int, EngineConfig | None], now: float
+) -> TrialRecord:
+    """Run a trial on the engine of its place. The study numbers it; who proposes hears of it when it has ended."""
+    study.running = engines.get(place)
+    record = study.run(proposal)
+    engines[place] = study.running
+    return replace(record, started_at=now, place=place)
+
+
+def table(names: Sequence[str], trials: int, seeds: int) -> str:
+    """One row a surface: medians over seeds, and means of the difference with its standard error."""
+    head = (
+        "| surface | trials | share of the front, 1 place | 8 places | 8 less 1, mean ± error | search | "
+        f"to what 1 place found | {' | '.join(f'to {goal:.0%}' for goal in GOALS)} |\n|{'---|' * (7 + len(GOALS))}"
+    )
+    return "\n".join([head, *(row for name in names for row in _rows(name, trials, seeds))])
+
+
+def _rows(name: str, trials: int, seeds: int) -> Iterator[str]:
+    alone = [play(name, PLACES[0], trials, seed) for seed in range(seeds)]
+    beside = [play(name, PLACES[1], trials, seed) for seed in range(seeds)]
+    found = [np.asarray([one.shares[-1] for one in arm]) for arm in (alone, beside)]
+    gap = found[1] - found[0]
+    error = gap.std(ddof=1) / np.sqrt(seeds) if seeds > 1 else float("nan")
+    faster = statistics.median(a.ends[-1] / b.ends[-1] for a, b in zip(alone, beside, strict=True))
+    goals = [float(np.median(found[0])), *GOALS]
+    yield (
+        f"| {name} | {trials} | {np.median(found[0]):.3f} | {np.median(found[1]):.3f} | "
+        f"{gap.mean():+.3f} ± {error:.3f} | x{faster:.1f} | "
+        f"{' | '.join(_sooner(alone, beside, goal) for goal in goals)} |"
+    )
+
+
+def _sooner(alone: Sequence[Search], beside: Sequence[Search], goal: float) -> str:
+    """The median time of one place over that of many; a dash where half of either never arrived."""
+    times = [statistics.median(one.until(goal) for one in arm) for arm in (alone, beside)]
+    return f"x{times[0] / times[1]:.1f}" if np.isfinite(times).all() else "–"
