@@ -31,9 +31,11 @@ RESERVE = 3
 """So many times `documents` are recorded; a candidate is scored on all only where the first part does not decide."""
 LONG = {"4k": 4096, "16k": 16384, "32k": 32768}
 LONG_TRACES = 4
-"""Texts of a long context that are always looked at: of two, not even a tenfold damage is certain."""
+"""Texts of a long context that are always looked at: of two, not even six times the limit is certain."""
 LONG_RESERVE = 4
 """Further ones for where these do not decide."""
+LONG_TOKENS = 32
+"""Written after a long context at most: reading it is what costs."""
 ALONE = 3
 """So many texts and continuations are repeated with nothing else in flight for the noise floor."""
 RESTARTS = 6
@@ -248,7 +250,7 @@ async def _record_traces(
         if length + count <= context:
             for turn, start in enumerate(corpus.starts(len(ids), LONG_TRACES, LONG_RESERVE)):
                 text = corpus.long_text(ids, length, start)
-                trace = await _trace(scorer, text, min(16, count), bucket)
+                trace = await _trace(scorer, text, min(LONG_TOKENS, count), bucket)
                 found.append(replace(trace, reserve=turn >= LONG_TRACES))
     return found
 
