@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from autotune.host.gpus import read_gpus
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.retune.guard import obstacles
-from autotune.retune.ledger import Pairs, Tuning
+from autotune.retune.ledger import Pairs, Reading, Tuning
 from autotune.retune.observe import histogram_json, observe_profile, profile_of, service_version
 from autotune.retune.promotion import Tuned
 from autotune.retune.substudy import INPUT_FILE, OUTPUT_FILE, CanaryRules, canary_spec, retune_name, retune_spec
@@ -49,11 +50,13 @@ class StudyTuner:
         study: the study that has been run.
         retune: its `retune` part, or the defaults.
         observer: what watches a study that runs here.
+        now: the clock, Unix seconds.
     """
 
     study: Study
     retune: RetuneSpec
     observer: Callable[[StudyParts], Observer]
+    now: Callable[[], float] = time.time
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -85,11 +88,11 @@ class StudyTuner:
         except ValidationError:
             return {}  # of a version with other keys
 
-    async def look(self) -> Sight:
+    async def look(self, before: Reading | None) -> Sight:
         """See `Tuner.look`."""
         present = await self._present()
-        profile, note = await observe_profile(self.retune.triggers, os.environ)
-        return Sight(present, profile, (note,) if note else ())
+        seen = await observe_profile(self.retune.triggers, os.environ, before, self.now())
+        return Sight(present, seen.profile, (seen.note,) if seen.note else (), seen.reading)
 
     async def _present(self) -> Pairs:
         """The fingerprint; where vLLM is not installed on this side, the service says which version it runs."""

@@ -115,6 +115,21 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """The service's own counters at a moment; the next pass takes what has happened since.
+
+    Attributes:
+        histograms: by name, as (upper edge, requests up to it); the last edge is infinite.
+        counters: of the prefix cache.
+    """
+
+    at: float
+    histograms: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    counters: tuple[tuple[str, float], ...]
+    kind: Literal["reading"] = "reading"
+
+
+@dataclass(frozen=True, slots=True)
 class Canary:
     """Incumbent and baseline measured again: medians of three, in the first objective, oriented so that more is better.
 
@@ -200,7 +215,17 @@ class Scheduled:
 
 
 Entry: TypeAlias = Annotated[
-    Scheduled | Version | SwitchBegan | SwitchEnded | Reference | Canary | Tuning | Approval | Dropped | PassEnded,
+    Scheduled
+    | Version
+    | SwitchBegan
+    | SwitchEnded
+    | Reference
+    | Reading
+    | Canary
+    | Tuning
+    | Approval
+    | Dropped
+    | PassEnded,
     Field(discriminator="kind"),
 ]
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
@@ -256,6 +281,7 @@ class State:
     switch: SwitchBegan | None = None
     """A switch that was killed half-way."""
     reference: Reference | None = None
+    reading: Reading | None = None
     canaries: tuple[Canary, ...] = ()
     """Since the latest reference, of the current version."""
     tuning: Tuning | None = None
@@ -335,6 +361,8 @@ def _after(state: State, entry: Entry) -> State:
             return replace(state, reference=entry)
         case Reference():
             return replace(state, reference=entry, canaries=(), tuning=None)
+        case Reading():
+            return replace(state, reading=entry)
         case Canary():
             return replace(state, canaries=(*state.canaries, entry))
         case Tuning():

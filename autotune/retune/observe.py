@@ -6,16 +6,16 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import aiohttp
 import numpy as np
 
-from autotune.errors import AutotuneError, EnvironmentFault
+from autotune.errors import AutotuneError, EnvironmentFault, SpecError
 from autotune.load.from_metrics import Bucket, ObservedLoad, Snapshot, observed_load, read_snapshot
 from autotune.load.lengths import draw_lengths
 from autotune.load.records import Ints
-from autotune.retune.ledger import Bin, Profile
+from autotune.retune.ledger import Bin, Profile, Reading
 from autotune.spec.retune import TriggerSpec
 from autotune.spec.study import LengthSpec, LoadSpec
 
@@ -29,22 +29,80 @@ CLASSES = 20
 HITS, QUERIES = "prefix_cache_hits_total", "prefix_cache_queries_total"
 
 
-async def observe_profile(spec: TriggerSpec, environ: Mapping[str, str]) -> tuple[Profile | None, str]:
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of the service's users.
+
+    Attributes:
+        profile: None where nothing could be read.
+        note: why.
+        reading: its counters now, to go on from at the next pass; None where Prometheus keeps them.
+    """
+
+    profile: Profile | None
+    note: str = ""
+    reading: Reading | None = None
+
+
+async def observe_profile(
+    spec: TriggerSpec, environ: Mapping[str, str], before: Reading | None, now: float
+) -> Seen:  # fmt: skip
     """The present workload, or None and why it could not be read: a service that is down starts no tuning.
 
     Args:
         spec: where to ask.
         environ: where the API key comes from.
+        before: the counters at the last pass. What has happened since is taken, days and nights, and not what happens
+            at the hour of a pass; where there is none, or the service was started again, it is watched for a while.
+        now: Unix seconds.
     """
     if spec.prometheus_url is None and spec.metrics_url is None:
-        return None, ""
+        return Seen(None)
     try:
         if spec.prometheus_url is not None:
             snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watch)
-            return _profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch), ""
-        return await _watched(spec.metrics_url or "", _headers(spec, environ), spec.watch), ""
+            return Seen(_profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch))
+        return await _from_service(spec, _headers(spec, environ), before, now)
     except (AutotuneError, aiohttp.ClientError, TimeoutError, *STRANGE) as error:
-        return None, f"the service's workload cannot be read: {str(error).splitlines()[0] or type(error).__name__}"
+        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Seen(None, f"the service's workload cannot be read: {problem}")
+
+
+async def _from_service(spec: TriggerSpec, headers: Mapping[str, str], before: Reading | None, now: float) -> Seen:
+    route = _root(spec.metrics_url or "") + "/metrics"
+    after = read_snapshot(await _get(route, {}, headers))
+    if before is not None and now - before.at >= spec.watch and (old := _since(before, after)) is not None:
+        seconds = now - before.at
+        profile = _between(old, after, seconds)
+        # Too few to judge: the next pass takes them as well.
+        return Seen(profile, reading=_reading(after, now) if profile.requests >= spec.requests else None)
+    first = after
+    await asyncio.sleep(spec.watch)
+    after = read_snapshot(await _get(route, {}, headers))
+    reading = _reading(after, now + spec.watch)
+    try:
+        return Seen(_between(first, after, spec.watch), reading=reading)
+    except SpecError as error:  # nothing has ended meanwhile; from now on it is counted
+        return Seen(None, f"the service's workload cannot be read: {str(error).splitlines()[0]}", reading)
+
+
+def _between(before: Snapshot, after: Snapshot, seconds: float) -> Profile:
+    return _profile(observed_load(before, after, seconds), before, after, seconds)
+
+
+def _reading(seen: Snapshot, at: float) -> Reading:
+    histograms = tuple((name, tuple(sorted(seen.histograms.get(name, {}).items()))) for name in HISTOGRAMS)
+    return Reading(at, histograms, tuple((name, seen.values.get(name, 0.0)) for name in (HITS, QUERIES)))
+
+
+def _since(before: Reading, after: Snapshot) -> Snapshot | None:
+    """The counters at the last pass; None where the service was started again since, or has other classes now."""
+    old = Snapshot({name: dict(edges) for name, edges in before.histograms}, dict(before.counters))
+    for name, edges in old.histograms.items():
+        now = after.histograms.get(name, {})
+        if not edges or now.keys() != edges.keys() or any(now[edge] < count for edge, count in edges.items()):
+            return None
+    return old
 
 
 async def service_version(spec: TriggerSpec, environ: Mapping[str, str]) -> str:
@@ -65,14 +123,6 @@ def _root(url: str) -> str:
 def _headers(spec: TriggerSpec, environ: Mapping[str, str]) -> dict[str, str]:
     key = environ.get(spec.api_key_env, "")
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-async def _watched(url: str, headers: Mapping[str, str], seconds: float) -> Profile:
-    route = _root(url) + "/metrics"
-    before = read_snapshot(await _get(route, {}, headers))
-    await asyncio.sleep(seconds)
-    after = read_snapshot(await _get(route, {}, headers))
-    return _profile(observed_load(before, after, seconds), before, after, seconds)
 
 
 async def _get(url: str, query: Mapping[str, str], headers: Mapping[str, str]) -> str:

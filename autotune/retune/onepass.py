@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from autotune.errors import EnvironmentFault
-from autotune.retune.ledger import Canary, Dropped, Ledger, PassEnded, Reference, State, Tuning, Version
+from autotune.retune.ledger import Canary, Dropped, Ledger, PassEnded, Reading, Reference, State, Tuning, Version
 from autotune.retune.promotion import Now, Switch, Tuned, judge
 from autotune.retune.triggers import (
     Finding,
@@ -66,7 +66,10 @@ class Pass:
         self._gpu_hours = 0.0
         self._tuning: Tuning | None = None
         self._spent_before = 0.0
+        self._reading: Reading | None = None
         self._said: list[str] = []
+        self._judged = False
+        self._decided: Ending | None = None
 
     async def run(self, call: Call) -> Ending:
         """Run the pass; its ending is in the ledger when this returns.
@@ -78,6 +81,9 @@ class Pass:
         began = self._now()
         try:
             ending = await self._decide(call)
+            if self._judged:
+                self._decided = ending
+                await self._reference_canary(call)
         except GiveWay as given:
             self._gpu_hours += given.gpu_hours
             ending = Ending(Verdict.GAVE_WAY, (f"{given.reason}; the next pass goes on",))
@@ -86,7 +92,8 @@ class Pass:
         except asyncio.CancelledError:
             if self._tuning is not None:
                 self._gpu_hours += self._tuner.spent(self._tuning) - self._spent_before
-            self._end(call, began, Ending(Verdict.GAVE_WAY, ("asked to give way; the next pass goes on",)))
+            asked = Ending(Verdict.GAVE_WAY, ("asked to give way; the next pass goes on",))
+            self._end(call, began, self._decided or asked)
             raise
         return self._end(call, began, ending)
 
@@ -94,6 +101,8 @@ class Pass:
         ending = ending.because(*self._said)
         if not call.dry_run:
             current = self._state().current
+            if self._reading is not None:  # not before: what a killed pass has seen is looked at again
+                self._ledger.add(self._reading)
             self._ledger.add(
                 PassEnded(call.fire, began, self._now(), ending.verdict.value, ending.reasons, self._gpu_hours, current)
             )
@@ -108,7 +117,8 @@ class Pass:
         if not call.dry_run and (recovered := await self._switch.recover()) is not None:
             self._said.extend(recovered.reasons)
         incumbent = await self._incumbent(call)
-        sight = await self._tuner.look()
+        sight = await self._tuner.look(self._state().reading)
+        self._reading = sight.reading
         self._said.extend(sight.notes)
         state = self._state()
         if edits := self._switch.edits():
@@ -125,7 +135,7 @@ class Pass:
         if not fired and not call.force:
             if not call.dry_run:
                 self._complete_reference(state, sight)
-            return await self._look_closer(incumbent, call)
+            return await self._look_closer(incumbent, sight, call)
         return await self._begin([one.sentence for one in fired] or ["asked for"], sight, call)
 
     async def _incumbent(self, call: Call) -> Version:
@@ -230,7 +240,7 @@ class Pass:
 
     # -- what is measured --------------------------------------------------------------------------------------------
 
-    async def _look_closer(self, incumbent: Version, call: Call) -> Ending:
+    async def _look_closer(self, incumbent: Version, sight: Sight, call: Call) -> Ending:
         """Nothing cheap has triggered: ask the canary."""
         if not self._spec.triggers.canary:
             return self._nothing()
@@ -248,7 +258,7 @@ class Pass:
             return Ending(Verdict.ALERT, (f"canary: {finding.sentence}",))
         self._said.append(f"canary: {finding.sentence}")
         if finding.fired:
-            return await self._begin([finding.sentence], await self._tuner.look(), call)
+            return await self._begin([finding.sentence], sight, call)
         return self._nothing()
 
     async def _canary(self, incumbent: Version, call: Call) -> Finding:
@@ -262,6 +272,22 @@ class Pass:
         )  # fmt: skip
         self._ledger.add(reading)
         return canary_finding(self._state().canaries, self._spec.triggers.canary_drop)
+
+    async def _reference_canary(self, call: Call) -> None:
+        """Measure what is deployed after a tuning, while the machine is what it was tuned on.
+
+        The first canary of a later pass would stand for it otherwise, and a card that throttles by then would never be
+        seen. It changes no decision: where there is no time for it, that first one has to do.
+        """
+        incumbent = self._state().incumbent
+        if incumbent is None or not self._spec.triggers.canary or await self._blocked(call) is not None:
+            return
+        try:
+            await self._canary(incumbent, call)
+        except GiveWay as given:
+            self._gpu_hours += given.gpu_hours
+        except EnvironmentFault as fault:
+            self._said.append(f"no canary to compare later ones with: {fault}")
 
     def _nothing(self) -> Ending:
         return Ending(Verdict.NOTHING, ("nothing triggered: what runs today stays",))
@@ -344,6 +370,7 @@ class Pass:
         return await self._tune(again, call)
 
     async def _judge(self, tuning: Tuning, tuned: Tuned, call: Call) -> Ending:
+        self._judged = True
         judgement = judge(tuned, self._spec.promote.margin, fallback=tuning.fallback)
         if not judgement.promote:
             self._ledger.add(Reference(tuning.fingerprint, tuning.profile, self._now()))

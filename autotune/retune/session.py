@@ -203,7 +203,7 @@ class Session:
     async def _pass(self, call: Call) -> Ending:
         if not call.dry_run:
             self._take_approval()
-        tuner = StudyTuner(self.study, self.spec, self.observer)
+        tuner = StudyTuner(self.study, self.spec, self.observer, self.now)
         rated = self.study.spec.load.arrivals in RATES
         try:
             return await Pass(self.spec, tuner, self.ledger, self.switch, self.now, rated=rated).run(call)

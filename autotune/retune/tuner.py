@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.retune.ledger import Gain, Pairs, Profile, Tuning
+from autotune.retune.ledger import Gain, Pairs, Profile, Reading, Tuning
 from autotune.retune.promotion import Tuned
 from autotune.space.config import EngineConfig
 
@@ -33,11 +33,13 @@ class Sight:
         fingerprint: of vLLM, model, driver, card and the study's arguments.
         profile: what the service's users do, None where it was not asked or did not answer.
         notes: what could not be read.
+        reading: the service's counters, to go on from the next time.
     """
 
     fingerprint: Pairs
     profile: Profile | None
     notes: tuple[str, ...] = ()
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Tuner(Protocol):
             SpecError: the study has never been run.
         """
 
-    async def look(self) -> Sight:
-        """Read the present."""
+    async def look(self, before: Reading | None) -> Sight:
+        """Read the present; `before`: the service's counters at the last pass."""
 
     def gpus(self) -> int:
         """How many GPUs a pass may keep busy at once."""

@@ -63,7 +63,8 @@ class TriggerSpec(Part):
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable with the API key of `metrics_url`."""
     watch: Annotated[Seconds, Field(gt=0)] = 60.0
-    """How long `metrics_url` is watched; how far back Prometheus is asked."""
+    """How far back Prometheus is asked. `metrics_url` tells what happened since the last pass, and is watched for so long
+    the first time and after a restart of the service."""
     psi: Annotated[float, Field(gt=0)] = 0.25
     """Population stability index above which lengths have moved (0.1 is small, 0.25 is large)."""
     rate_change: Annotated[float, Field(gt=0)] = 0.5

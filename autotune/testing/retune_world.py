@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.retune.hooks import HookEvent, Moment
-from autotune.retune.ledger import Bin, Entry, Pairs, Profile, Tuning
+from autotune.retune.ledger import Bin, Entry, Pairs, Profile, Reading, Tuning
 from autotune.retune.promotion import Tuned
 from autotune.retune.tuner import Adopted, CanaryResult, GiveWay, Sight
 from autotune.search.paired import Gain as LogGain
@@ -141,7 +141,7 @@ class FakeTuner:
     async def adopt(self) -> Adopted:
         return Adopted(config_of("a"), ((LABEL, 1.2, 1.17, 1.23),), "x1.2", "", "study", self._fingerprint())
 
-    async def look(self) -> Sight:
+    async def look(self, before: Reading | None) -> Sight:
         mean = self._now().mean_input
         inputs = tuple(
             Bin(low, high, 200.0 + self.draws.uniform(-9, 9))

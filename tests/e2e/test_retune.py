@@ -75,7 +75,7 @@ def test_a_study_is_adopted_watched_tuned_again_promoted_and_rolled_back(study: 
     assert "max-num-seqs: 4" in deployed(folder)
     assert not (folder / "called").exists()
 
-    edited = ("--set", "load.input_tokens=300")
+    edited = ("--set", "load.input_tokens=300", "--set", "retune.triggers.canary=false")
     said = json.loads(call("retune", study, "--json", "--dry-run", *edited))
     assert said["verdict"] == "dry run" and "`load` of the study file has changed" in "".join(said["reasons"])
     assert not (folder / "called").exists()
@@ -120,8 +120,9 @@ def test_what_cannot_serve_any_more_is_replaced_by_what_can(study: Path, noticed
     call("retune", study, "--json", "--set", "retune.triggers.canary=false", *first)
     assert "max-model-len: 131072" in deployed(study.parent)
 
-    smaller = ("--set", "engine.simulate.card=l4", "--set", "baseline.args.max_model_len=2048")
-    smaller += ("--set", f"retune.triggers.fingerprint={str(noticed_by == 'fingerprint').lower()}")
+    smaller: tuple[str, ...] = ("--set", "engine.simulate.card=l4", "--set", "baseline.args.max_model_len=2048")
+    for trigger in ("fingerprint", "canary"):
+        smaller += ("--set", f"retune.triggers.{trigger}={str(noticed_by == trigger).lower()}")
     ending = json.loads(call("retune", study, "--json", *smaller))
     assert ending["verdict"] == "promoted", ending
     assert any(reason.startswith(noticed_by) for reason in ending["reasons"])

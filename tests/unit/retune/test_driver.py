@@ -79,12 +79,12 @@ def test_the_front_comes_from_the_last_re_tuning_that_measured(study: Study) -> 
 def test_a_study_file_that_was_edited_since_it_ran_is_noticed_at_the_first_pass(study: Study) -> None:
     _recommend(study)
     known = asyncio.run(tuner(study).adopt()).fingerprint
-    same = asyncio.run(tuner(study).look()).fingerprint
+    same = asyncio.run(tuner(study).look(None)).fingerprint
     assert not fingerprint_finding(known, same).fired
     edited = open_study(study.path, ["load.levels=[32]"])
     sentence = fingerprint_finding(asyncio.run(tuner(edited).adopt()).fingerprint, same).sentence
     assert "`load`" not in sentence  # what ran is what is known, not what is in the file now
-    now = asyncio.run(tuner(edited).look()).fingerprint
+    now = asyncio.run(tuner(edited).look(None)).fingerprint
     assert fingerprint_finding(known, now).sentence == "`load` of the study file has changed"
 
 

@@ -144,15 +144,15 @@ async def test_a_signal_is_kept_with_its_cost_and_the_pass_goes_on_next_time(ben
 
 
 async def test_a_spent_month_only_looks(bench: Bench) -> None:
-    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.8}})
+    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 2.35}})
     await bench.run()
     bench.era = NEW
-    assert (await bench.run()).verdict is Verdict.PROMOTED  # 0.5 and 1.25 GPU hours
+    assert (await bench.run()).verdict is Verdict.PROMOTED  # 0.5, 1.25 and 0.5 GPU hours
     bench.era = Era("0.33.0", 400, OLD.scores)
     assert (await bench.run()).verdict is Verdict.GAVE_WAY  # what is left takes one minute
-    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 1.5}})
+    bench.spec = RetuneSpec.model_validate({"budget": {"gpu_hours_per_month": 2.0}})
     ending = await bench.run()
-    assert ending.verdict is Verdict.BLOCKED and "of 1.5 GPU hours" in ending.reasons[-1]
+    assert ending.verdict is Verdict.BLOCKED and "of 2 GPU hours" in ending.reasons[-1]
     bench.clock.time += 31 * 86400
     assert (await bench.run()).verdict is Verdict.PROMOTED
 
@@ -309,7 +309,33 @@ async def test_a_drift_is_seen_in_one_pass_by_a_second_canary(bench: Bench) -> N
     bench.era = Era("0.26.0", 400, {"base": 100, "a": 100, "b": 130})  # nothing has changed but the speed of one
     ending = await bench.run()
     assert ending.verdict is Verdict.PROMOTED and "twice in a row" in " ".join(ending.reasons)
-    assert sum(isinstance(entry, Canary) for entry in bench.ledger.entries()) == 3
+    assert sum(isinstance(entry, Canary) for entry in bench.ledger.entries()) == 4  # and one to compare with
+
+
+async def test_a_card_that_throttles_soon_after_a_tuning_is_seen(bench: Bench) -> None:
+    """What later canaries are compared with is measured when the tuning ends, not weeks later."""
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.PROMOTED
+    assert len(bench.state.canaries) == 1
+    bench.era = Era(NEW.engine, 400, NEW.scores, speed=0.7)
+    ending = await bench.run()
+    assert ending.verdict is Verdict.ALERT and "the machine is slower" in ending.reasons[-1]
+
+
+async def test_a_signal_after_the_promotion_does_not_undo_what_is_told(bench: Bench) -> None:
+    await bench.run()
+    bench.era, real = NEW, bench.tuner.canary
+
+    async def signalled(incumbent: EngineConfig, number: int, seconds: float) -> CanaryResult:
+        raise asyncio.CancelledError
+
+    bench.tuner.canary = signalled  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await bench.run()
+    assert (bench.state.passes[-1].verdict, bench.text) == ("promoted", "mode: b\n")
+    bench.tuner.canary = real  # type: ignore[method-assign]
+    assert (await bench.run()).verdict is Verdict.NOTHING
 
 
 async def test_one_low_canary_is_measured_again_and_forgotten(bench: Bench) -> None:
