@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 
 from autotune.load.records import Floats, Ints
 from autotune.load.report import Estimate
+from autotune.student import t_quantile
 
 REPLICATES = 1000
 MAX_BINS = 2000
@@ -15,23 +18,28 @@ MAX_BINS = 2000
 
 
 class Blocks:
-    """A window cut into equal blocks, and the same resampled block sets for every metric (seeded, so repeatable).
+    """A window cut into blocks, and the same resampled block sets for every metric (seeded, so repeatable).
 
     Args:
-        start: begin of the window in seconds.
-        end: its end.
-        count: number of blocks.
+        edges: begin of the first block, then the end of each, in seconds.
     """
 
-    def __init__(self, start: float, end: float, count: int) -> None:
-        self.start, self.end, self.count = start, end, max(2, count)
-        self.length = (end - start) / self.count
+    def __init__(self, edges: Sequence[float]) -> None:
+        self.edges = np.asarray(edges, dtype=np.float64)
+        self.lengths = np.diff(self.edges)
+        self.count = len(self.lengths)
         picks = np.random.default_rng(20).integers(0, self.count, (REPLICATES, self.count))
         self.multiplicity = np.apply_along_axis(np.bincount, 1, picks, minlength=self.count).astype(np.float64)
+        self.widen = _widening(self.count)
+
+    @classmethod
+    def equal(cls, start: float, end: float, count: int) -> Blocks:
+        """`count` blocks of one length."""
+        return cls(np.linspace(start, end, count + 1).tolist())
 
     def number(self, times: Floats) -> Ints:
         """The block of each time."""
-        return np.clip(((times - self.start) / self.length).astype(np.int64), 0, self.count - 1)
+        return np.clip(np.searchsorted(self.edges, times, side="right") - 1, 0, self.count - 1)
 
     def _sums(self, values: Floats, times: Floats) -> Floats:
         return np.bincount(self.number(times), weights=values, minlength=self.count).astype(np.float64)
@@ -39,15 +47,15 @@ class Blocks:
     def rate(self, times: Floats, weights: Floats) -> Estimate:
         """Sum of weights a second."""
         sums = self._sums(weights, times)
-        spread = self.multiplicity @ sums / (self.count * self.length)
-        return _estimate(float(sums.sum()) / (self.count * self.length), spread, len(times))
+        spread = self.multiplicity @ sums / (self.multiplicity @ self.lengths)
+        return _estimate(float(sums.sum() / self.lengths.sum()), spread, len(times), self.widen)
 
     def ratio(self, above: Floats, below: Floats, times: Floats) -> Estimate:
         """Sum of `above` over sum of `below`."""
         top, bottom = self._sums(above, times), self._sums(below, times)
         with np.errstate(invalid="ignore", divide="ignore"):
             spread = (self.multiplicity @ top) / (self.multiplicity @ bottom)
-        return _estimate(float(top.sum() / bottom.sum()) if bottom.sum() else 0.0, spread, len(times))
+        return _estimate(float(top.sum() / bottom.sum()) if bottom.sum() else 0.0, spread, len(times), self.widen)
 
     def mean(self, values: Floats, times: Floats) -> Estimate:
         """Mean of the values."""
@@ -77,9 +85,21 @@ class Blocks:
         return found
 
 
-def _estimate(value: float, spread: Floats, samples: int) -> Estimate:
+def _widening(count: int) -> float:
+    """How much wider an interval of `count` blocks must be than what resampling them gives, for sums and means.
+
+    Resampling takes the variance of few blocks (n - 1)/n too small and their mean for normal where it is Student's t
+    (T. Hesterberg, "What Teachers Should Know About the Bootstrap", 2015, section 4.1).
+    """
+    if count < 2:
+        return 1.0
+    return t_quantile(0.975, count - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(count / (count - 1))
+
+
+def _estimate(value: float, spread: Floats, samples: int, widen: float = 1.0) -> Estimate:
     spread = spread[np.isfinite(spread)]
     if not len(spread):
         return Estimate(value, value, value, samples)
-    low, high = np.percentile(spread, [2.5, 97.5])
-    return Estimate(value, min(float(low), value), max(float(high), value), samples)
+    low, high = (value + widen * (float(end) - value) for end in np.percentile(spread, [2.5, 97.5]))
+    least = 0.0 if float(spread.min()) >= 0 else -math.inf
+    return Estimate(value, max(min(low, value), least), max(high, value), samples)

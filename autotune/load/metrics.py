@@ -11,8 +11,9 @@ Times of one request, all on CLOCK_MONOTONIC of the client's host:
     n         answer length in tokens by the server's usage
 
 A window [a, b) is measured, of length W = b - a. In closed loop each sample belongs to the time when it ended (the TTFT
-to t_first, E2E and TPOT to t_last, a gap to its later chunk), so that no request is left out for being slow. In open
-loop the requests planned inside the window are measured and waited for.
+to t_first, E2E and TPOT to t_last, a gap to its later chunk), so that no request is left out for being slow; a and b
+are the ends of requests, and a multiple of the concurrency ends in between (`whole_waves`). In open loop the requests
+planned inside the window are measured and waited for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from autotune.load.wire import UNFINISHED
 from autotune.spec.study import ObjectiveSpec, SloSpec
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
+MAX_BLOCKS = 20
+"""Blocks of time that a window is cut into for its intervals, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +135,18 @@ def needed_requests(percentile: float, *, objective: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured window in seconds since the start of the load; `by_plan` in open loop."""
+    """The measured window in seconds since the start of the load.
+
+    Attributes:
+        start, end: its ends.
+        by_plan: in open loop.
+        waves: in closed loop the ends of whole waves, the window's own ends included; empty where it has none.
+    """
 
     start: float
     end: float
     by_plan: bool = False
+    waves: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -200,11 +210,33 @@ def good_requests(records: Records, slos: Sequence[SloSpec]) -> Flags:
     return good
 
 
-def block_count(records: Records, window: Window) -> int:
-    """Blocks for the bootstrap: 20, fewer where a block would be shorter than a typical request."""
+def whole_waves(records: Records, window: Window, streams: int) -> Window:
+    """The part of a closed loop's window that holds whole waves: from the end of a request to the end of the
+    `streams`-th, 2 `streams`-th, ... request after it.
+
+    Streams with answers of similar lengths march in step: all read their prompts, then all write. A window with a piece
+    of a wave has too much of one or of the other. The window is returned as it is where it holds less than two waves
+    or a request failed in it.
+    """
+    if (records.failed & window.holds(records.column("end"))).any():
+        return window
+    ends = np.sort(records.column("last")[records.ok & window.holds(records.column("last"))])
+    count = (len(ends) - 1) // streams
+    if count < 2:
+        return window
+    waves = tuple(ends[: count * streams + 1 : streams].tolist())
+    return Window(waves[0], waves[-1], window.by_plan, waves)
+
+
+def blocks_of(records: Records, window: Window) -> Blocks:
+    """Blocks for the bootstrap: whole waves, else equal ones that are not shorter than a typical request; at most 20."""
+    if window.waves:
+        count = min(len(window.waves) - 1, MAX_BLOCKS)
+        return Blocks([window.waves[k] for k in np.linspace(0, len(window.waves) - 1, count + 1).round().astype(int)])
     lengths = (records.column("last") - records.column("sent"))[records.ok]
-    typical = float(np.median(lengths)) if len(lengths) else window.seconds / 20
-    return int(np.clip(window.seconds / max(typical, 1e-9), 5, 20))
+    typical = float(np.median(lengths)) if len(lengths) else window.seconds / MAX_BLOCKS
+    count = int(np.clip(window.seconds / max(typical, 1e-9), 5, MAX_BLOCKS))
+    return Blocks.equal(window.start, window.end, count)
 
 
 def summarise(
@@ -214,7 +246,7 @@ def summarise(
 
     A percentile with too few samples (see `needed_requests`) is left out.
     """
-    blocks = Blocks(window.start, window.end, block_count(records, window))
+    blocks = blocks_of(records, window)
     result = _throughputs(records, window, blocks)
     result.update(_request_counts(records, window, blocks, slos))
     for name, samples in latency_samples(records, window).items():

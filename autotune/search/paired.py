@@ -2,8 +2,9 @@
 
 Per round, the log-ratio of an arm to the control. Machine and arrival order of a round hit both alike and cancel. The
 interval is Student's t on the mean over rounds. The spread is pooled over all arms of the comparison (they share
-engine, machine and load) and never taken smaller than what the time blocks within the runs say; an arm that is clearly
-more erratic than the others keeps its own spread. Error shares are divided by the number of comparisons (Bonferroni).
+engine, machine and load); an arm that is clearly more erratic than the others keeps its own spread. Few rounds can
+agree by luck, so the interval is never narrower than what the time blocks within the runs say (their own intervals
+allow for few blocks, hence the normal quantile). Error shares are divided by the number of comparisons (Bonferroni).
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+
+from autotune.student import t_quantile
 
 ERRATIC = 4.0
 """An arm whose variance exceeds the pooled one so many times is judged by its own."""
@@ -70,50 +74,12 @@ def _interval(gains: Sequence[Gain], label: str, share: float, pooled: float, fr
     own = _squares(gains) / (count - 1) if count > 1 else 0.0
     erratic = own > ERRATIC * pooled
     within = sum(one.within**2 for one in gains) / count
-    variance = max(own if erratic else pooled, within)
-    half = t_quantile(1 - share, count - 1 if erratic else freedom) * math.sqrt(variance / count)
+    quantile = t_quantile(1 - share, count - 1 if erratic else freedom)
+    least = NormalDist().inv_cdf(1 - share) * math.sqrt(within)
+    half = max(quantile * math.sqrt(own if erratic else pooled), least) / math.sqrt(count)
     return Ratio(label, math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 700.0)), count)
 
 
 def _squares(gains: Sequence[Gain]) -> float:
     mean = sum(one.value for one in gains) / len(gains)
     return sum((one.value - mean) ** 2 for one in gains)
-
-
-def t_quantile(chance: float, freedom: int) -> float:
-    """Quantile of Student's t distribution, by bisection on its distribution function; accurate to 1e-9."""
-    if chance < 0.5:
-        return -t_quantile(1 - chance, freedom)
-    low, high = 0.0, 1.0
-    while _t_cdf(high, freedom) < chance:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_cdf(middle, freedom) < chance else (low, middle)
-    return (low + high) / 2
-
-
-def _t_cdf(value: float, freedom: int) -> float:
-    """Distribution function for value >= 0 (Abramowitz and Stegun 26.7.1)."""
-    return 1 - 0.5 * _beta(freedom / 2, 0.5, freedom / (freedom + value * value))
-
-
-def _beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _beta(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
-    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), 1e-300)
-    fraction = d
-    for m in range(1, 300):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1 / (1 + term * d)
-            c = 1 + term / c
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-14:
-            break
-    return front * fraction

@@ -22,6 +22,7 @@ from pathlib import Path
 from autotune.outcome import Measured, TrialRecord
 from autotune.simulator.config import EngineSettings, resolve
 from autotune.simulator.core import RequestTimes, SimulationResult, Workload, percentile, simulate
+from autotune.spec.study import StudySpec
 from autotune.store.store import Store
 
 WAVES = 5
@@ -84,15 +85,15 @@ def rows(record: TrialRecord, model: str, card: str, prompt: int, output: int) -
             yield Row(record.number, report.level.value, name, found.value, value, wide)
 
 
-def records(database: Path) -> tuple[TrialRecord, ...]:
-    """All trials of the one study in a database, which is read as a copy: opening a store writes."""
+def stored(database: Path) -> tuple[StudySpec, tuple[TrialRecord, ...]]:
+    """The one study in a database and all its trials; it is read as a copy, since opening a store writes."""
     with tempfile.TemporaryDirectory(prefix="agreement-") as folder:
         copy = shutil.copy(database, folder)
         with closing(sqlite3.connect(copy)) as connection:
-            (name,) = connection.execute("select name from autotune_study").fetchone()
+            name, spec = connection.execute("select name, spec from autotune_study").fetchone()
         store = Store(f"sqlite:///{copy}", name)
         try:
-            return store.history()
+            return StudySpec.model_validate_json(spec), store.history()
         finally:
             store.close()
 
@@ -110,7 +111,7 @@ def main() -> None:
         "| run | trial | level | metric | measured | simulated | error | interval |\n|---|---|---|---|---|---|---|---|"
     )
     for database in wanted.database:
-        for record in records(database):
+        for record in stored(database)[1]:
             for row in rows(record, wanted.model, wanted.card, *wanted.tokens):
                 found.append(row)
                 print(

@@ -18,6 +18,7 @@ from autotune.load.metrics import (
     metric_key,
     needed_requests,
     summarise,
+    whole_waves,
 )
 from autotune.load.records import Records
 from autotune.load.wire import RECORD_FIELDS
@@ -48,6 +49,48 @@ def records(requests: list[dict]) -> Records:
         offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         lags=np.zeros(10), counts={}, errors={}, cpu_share=0.1, stopped=100.0,
     )  # fmt: skip
+
+
+def marching(streams: int, waves: int) -> Records:
+    """A closed loop of equal lengths: prompts are read one after the other for 2 s, then all streams write for 4 s."""
+    requests = []
+    for wave in range(waves):
+        for stream in range(streams):
+            first = 6.0 * wave + 2.0 * (stream + 1) / streams
+            chunks = np.linspace(first, 6.0 * wave + 6.0 + 0.01 * stream, 40).tolist()
+            requests.append({"sent": 6.0 * wave + 0.01 * stream, "chunks": chunks})
+    return records(requests)
+
+
+@pytest.mark.parametrize("begin", [6.3, 8.1, 9.0, 10.5, 11.99])
+def test_it_does_not_matter_where_a_window_of_whole_waves_begins(begin: float):
+    seen, truth = marching(16, 8), 16 * 40 / 6.0
+    window = whole_waves(seen, Window(begin, begin + 27.0), 16)
+    assert window.seconds % 6.0 == pytest.approx(0.0, abs=0.2)
+    found = summarise(seen, window)["output_throughput"]
+    assert found.value == pytest.approx(truth, rel=0.02)
+    assert found.high - found.low < 0.05 * truth
+
+
+def test_a_window_with_a_piece_of_a_wave_would_be_wrong():
+    found = summarise(marching(16, 8), Window(8.0, 18.0))["output_throughput"]
+    assert found.value > 1.05 * 16 * 40 / 6.0
+
+
+def test_windows_without_two_waves_or_with_failures_stay_as_they_are():
+    seen = marching(16, 8)
+    assert whole_waves(seen, Window(9.0, 19.0), 16) == Window(9.0, 19.0)
+    broken = records([{"sent": 0.1 * k, "chunks": [0.1 * k + 0.05], "status": int(k == 50)} for k in range(100)])
+    assert whole_waves(broken, Window(0.0, 9.0), 2) == Window(0.0, 9.0)
+
+
+def test_an_interval_from_three_blocks_holds_the_truth_as_often_as_it_says():
+    generator = np.random.default_rng(3)
+    times, held = np.arange(3) + 0.5, 0
+    for weights in generator.normal(100.0, 5.0, (400, 3)):
+        found = Blocks.equal(0, 3, 3).rate(times, weights)
+        held += found.low <= 100.0 <= found.high
+    assert 0.92 < held / 400 < 0.99
 
 
 def test_closed_loop_definitions():
@@ -117,14 +160,14 @@ def test_intervals_cover_the_truth():
     hits = 0
     for _ in range(100):
         times = np.sort(generator.random(400) * 20)
-        (found,) = Blocks(0, 20, 20).percentiles(generator.exponential(3.0, 400), times, [95.0])
+        (found,) = Blocks.equal(0, 20, 20).percentiles(generator.exponential(3.0, 400), times, [95.0])
         hits += found.low <= truth <= found.high
     assert 82 <= hits <= 100
 
 
 def test_intervals_of_rates_widen_with_bursts():
-    steady = Blocks(0, 20, 20).rate(np.linspace(0, 19.99, 400), np.ones(400))
-    bursts = Blocks(0, 20, 20).rate(np.repeat(np.arange(0, 20, 5), 100) + 0.1, np.ones(400))
+    steady = Blocks.equal(0, 20, 20).rate(np.linspace(0, 19.99, 400), np.ones(400))
+    bursts = Blocks.equal(0, 20, 20).rate(np.repeat(np.arange(0, 20, 5), 100) + 0.1, np.ones(400))
     assert steady.value == pytest.approx(bursts.value) == pytest.approx(20)
     assert bursts.high - bursts.low > 10 * (steady.high - steady.low)
 
@@ -132,7 +175,7 @@ def test_intervals_of_rates_widen_with_bursts():
 def test_binned_percentiles_agree_with_exact_ones():
     generator = np.random.default_rng(5)
     values = generator.lognormal(3, 0.5, 50_000)
-    (found,) = Blocks(0, 10, 20).percentiles(values, generator.random(50_000) * 10, [99.0])
+    (found,) = Blocks.equal(0, 10, 20).percentiles(values, generator.random(50_000) * 10, [99.0])
     assert found.low < found.value < found.high
     assert found.high / found.low < 1.1
 
