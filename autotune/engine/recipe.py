@@ -102,12 +102,8 @@ class VllmRecipe:
         if identity.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, identity.gpus))
             env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML numbers cards that way, CUDA by speed
-        if self.fast and not self.on_cpu:
-            # vLLM moves Inductor's cache, and Triton's with it, to a folder of each compilation. Its own two dozen
-            # Triton kernels, the same for all, would be compiled again for every new one (17 s on an H200's host).
-            env.setdefault("TRITON_CACHE_DIR", str(_triton_cache(env)))
-            if identity.gpus:
-                env["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        if self.fast and not self.on_cpu and identity.gpus:
+            env["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         if self.on_cpu:
             # The ahead-of-time cache of this build never loads again, so it costs a compile at each start.
             env["VLLM_USE_AOT_COMPILE"] = "0"
@@ -116,6 +112,10 @@ class VllmRecipe:
                 # 25 s instead of 0.5 s.
                 env["TORCHDYNAMO_DISABLE"] = "1"
         env |= {**expand(self.env), **expand(config.env), **dict(live.env), "VLLM_API_KEY": identity.api_key}
+        if self.fast and not self.on_cpu:
+            # vLLM moves Inductor's cache, and Triton's with it, to a folder of each compilation. Its own two dozen
+            # Triton kernels, the same for all, would be compiled again for every new one (15 s on an H200's host).
+            env.setdefault("TRITON_CACHE_DIR", str(_triton_cache(env)))
         if live.imports:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (live.imports, env.get("PYTHONPATH"))))
         return Command(argv, env)

@@ -26,9 +26,7 @@ PREPARE_SECONDS = 240.0
 KEY = "VLLM_API_KEY"
 SEVERAL_SERVERS = ("--api-server-count", "--data-parallel-size")
 """Arguments with which vLLM starts API servers as processes of their own, which need the key in their environment."""
-PER_START = frozenset(
-    {KEY, "AUTOTUNE_LIVE_LIMITS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VLLM_RPC_BASE_PATH"}
-)
+PER_START = frozenset({KEY, "AUTOTUNE_LIVE_LIMITS", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "VLLM_RPC_BASE_PATH"})
 """Variables that are read after the start. Any other difference could have been read while importing."""
 
 

@@ -75,6 +75,8 @@ def test_fast_starts_share_the_kernel_cache_of_triton(monkeypatch: pytest.Monkey
     assert env(fast)["VLLM_WORKER_MULTIPROC_METHOD"] == env(fast, two)["VLLM_WORKER_MULTIPROC_METHOD"] == "fork"
     for plain in (VllmRecipe("python", "m"), VllmRecipe("python", "m", fast=True, on_cpu=True)):
         assert not {"TRITON_CACHE_DIR", "VLLM_WORKER_MULTIPROC_METHOD"} & env(plain).keys()
+    own = VllmRecipe("python", "m", env=(("TRITON_HOME", "/own"),), fast=True)
+    assert env(own)["TRITON_CACHE_DIR"] == "/own/.triton/cache"
     monkeypatch.setenv("TRITON_HOME", "/elsewhere")
     assert env(fast)["TRITON_CACHE_DIR"] == "/elsewhere/.triton/cache"
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
