@@ -60,8 +60,8 @@ async def observe_profile(
         return Seen(None)
     try:
         if spec.prometheus_url is not None:
-            snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watch)
-            return Seen(_profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watch))
+            snapshot = await _from_prometheus(spec.prometheus_url, spec.selector, spec.watched)
+            return Seen(_profile(observed_load(None, snapshot, 0.0), None, snapshot, spec.watched))
         return await _from_service(spec, _headers(spec, environ), before, now)
     except (AutotuneError, aiohttp.ClientError, TimeoutError, *STRANGE) as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -71,17 +71,17 @@ async def observe_profile(
 async def _from_service(spec: TriggerSpec, headers: Mapping[str, str], before: Reading | None, now: float) -> Seen:
     route = _root(spec.metrics_url or "") + "/metrics"
     after = read_snapshot(await _get(route, {}, headers))
-    if before is not None and now - before.at >= spec.watch and (old := _since(before, after)) is not None:
+    if before is not None and now - before.at >= spec.watched and (old := _since(before, after)) is not None:
         seconds = now - before.at
         profile = _between(old, after, seconds)
         # Too few to judge: the next pass takes them as well.
         return Seen(profile, reading=_reading(after, now) if profile.requests >= spec.requests else None)
     first = after
-    await asyncio.sleep(spec.watch)
+    await asyncio.sleep(spec.watched)
     after = read_snapshot(await _get(route, {}, headers))
-    reading = _reading(after, now + spec.watch)
+    reading = _reading(after, now + spec.watched)
     try:
-        return Seen(_between(first, after, spec.watch), reading=reading)
+        return Seen(_between(first, after, spec.watched), reading=reading)
     except SpecError as error:  # nothing has ended meanwhile; from now on it is counted
         return Seen(None, f"the service's workload cannot be read: {str(error).splitlines()[0]}", reading)
 

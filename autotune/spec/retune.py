@@ -62,9 +62,9 @@ class TriggerSpec(Part):
     """Labels of the service in Prometheus, such as `job="vllm"`."""
     api_key_env: str = "OPENAI_API_KEY"
     """Name of the environment variable with the API key of `metrics_url`."""
-    watch: Annotated[Seconds, Field(gt=0)] = 60.0
-    """How far back Prometheus is asked. `metrics_url` tells what happened since the last pass, and is watched for so long
-    the first time and after a restart of the service."""
+    watch: Annotated[Seconds, Field(gt=0)] | None = None
+    """How far back Prometheus is asked; default a week. `metrics_url` tells what happened since the last pass, and is
+    watched for so long the first time and after a restart of the service; default one minute."""
     psi: Annotated[float, Field(gt=0)] = 0.25
     """Population stability index above which lengths have moved (0.1 is small, 0.25 is large)."""
     rate_change: Annotated[float, Field(gt=0)] = 0.5
@@ -77,6 +77,11 @@ class TriggerSpec(Part):
     """Measure the incumbent and the baseline again, three times each, where nothing else has changed."""
     canary_drop: Share = 0.04
     """A median of three so much below the reference, twice in a row, is a drift."""
+
+    @property
+    def watched(self) -> float:
+        """`watch` in seconds, or its default."""
+        return self.watch if self.watch is not None else 604800.0 if self.prometheus_url is not None else 60.0
 
     def problems(self) -> Iterable[Problem]:
         for key in ("metrics_url", "prometheus_url"):

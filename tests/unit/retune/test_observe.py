@@ -102,6 +102,7 @@ async def test_prometheus_gives_the_same(serve: Serve) -> None:
 
     url = await serve("/api/v1/query", answer)
     spec = TriggerSpec(prometheus_url=url, selector='job="vllm"', watch=3600)
+    assert (TriggerSpec(prometheus_url=url).watched, TriggerSpec(metrics_url=url).watched) == (7 * 86400, 60)
     seen = await observe_profile(spec, {}, None, 1000.0)
     assert seen.note == "" and (profile := seen.profile) is not None
     assert (profile.requests, profile.prefix_hits) == (80, pytest.approx(0.3))
