@@ -45,6 +45,7 @@ class EngineSettings:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
+    api_servers: int = 1
     expert_parallel: bool = False
     block_size: int = 16
     prefix_caching: bool = True
@@ -318,7 +319,8 @@ def resolve(flags: Flags, card: str = "h100", gpus: int = 1, *, allow_longer: bo
         kv_cache_memory_bytes=kv_bytes if isinstance(kv_bytes, int) else None,
         tensor_parallel=_positive(flags, "ParallelConfig", "tensor_parallel_size", 1),
         pipeline_parallel=_positive(flags, "ParallelConfig", "pipeline_parallel_size", 1),
-        data_parallel=_positive(flags, "ParallelConfig", "data_parallel_size", 1),
+        data_parallel=(ranks := _positive(flags, "ParallelConfig", "data_parallel_size", 1)),
+        api_servers=_positive(flags, "ParallelConfig", "api_server_count", ranks),
         expert_parallel=_truth(flags, "enable_expert_parallel", False),
         block_size=_positive(flags, "CacheConfig", "block_size", 16),
         prefix_caching=_truth(flags, "enable_prefix_caching", True),

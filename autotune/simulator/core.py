@@ -132,7 +132,7 @@ class _Simulation:
 
     def __init__(self, settings: EngineSettings, workload: Workload, noise: float, seed: int) -> None:
         self.memory = plan(settings)
-        self.frontend = Frontend()
+        self.frontend = Frontend(settings.api_servers)
         self.engines = [EngineCore(settings, self.memory, noise, seed + rank) for rank in range(settings.data_parallel)]
         self.busy = [False] * len(self.engines)
         self.workload = workload

@@ -65,7 +65,7 @@ class RealTimeEngine:
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
         self._speed = speed
-        self._frontend = Frontend()
+        self._frontend = Frontend(settings.api_servers)
         self._clients: dict[int, _Client] = {}
         self._busy = [False] * len(self.cores)
         self._next_id = 0

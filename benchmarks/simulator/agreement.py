@@ -4,26 +4,22 @@
 
 A closed loop of equal lengths only. The simulation sends five requests per stream and leaves the first out, so that
 both sides speak of a loop that runs. What is compared: output throughput, TTFT p75 and p95, TPOT p50. The error is
-simulated over measured, less one. A measured figure without a narrow interval is marked: its error says little.
+simulated over measured, less one. A measured figure without a narrow interval is marked: its error says little. Where
+the trials' folders lie beside the database, they are counted by today's definitions (`benchmarks.load.recount`).
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import sqlite3
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.outcome import Measured, TrialRecord
 from autotune.simulator.config import EngineSettings, resolve
 from autotune.simulator.core import RequestTimes, SimulationResult, Workload, percentile, simulate
-from autotune.spec.study import StudySpec
-from autotune.store.store import Store
+from benchmarks.load.recount import today
 
 WAVES = 5
 WIDE = 0.25
@@ -72,7 +68,7 @@ def rows(record: TrialRecord, model: str, card: str, prompt: int, output: int) -
     if not isinstance(record.outcome, Measured):
         return
     flags: Mapping[str, object] = {**dict(record.proposal.config.args), "model": model}
-    settings = resolve({key: value for key, value in flags.items() if value is not None}, card, 1)
+    settings = resolve({key: value for key, value in flags.items() if value is not None}, card, max(record.gpus, 1))
     for report in record.outcome.load.levels:
         if report.level.kind != "closed":
             continue
@@ -83,19 +79,6 @@ def rows(record: TrialRecord, model: str, card: str, prompt: int, output: int) -
                 continue
             wide = found.low is None or found.high is None or (found.high - found.low) / 2 > WIDE * found.value
             yield Row(record.number, report.level.value, name, found.value, value, wide)
-
-
-def stored(database: Path) -> tuple[StudySpec, tuple[TrialRecord, ...]]:
-    """The one study in a database and all its trials; it is read as a copy, since opening a store writes."""
-    with tempfile.TemporaryDirectory(prefix="agreement-") as folder:
-        copy = shutil.copy(database, folder)
-        with closing(sqlite3.connect(copy)) as connection:
-            name, spec = connection.execute("select name, spec from autotune_study").fetchone()
-        store = Store(f"sqlite:///{copy}", name)
-        try:
-            return StudySpec.model_validate_json(spec), store.history()
-        finally:
-            store.close()
 
 
 def main() -> None:
@@ -111,7 +94,7 @@ def main() -> None:
         "| run | trial | level | metric | measured | simulated | error | interval |\n|---|---|---|---|---|---|---|---|"
     )
     for database in wanted.database:
-        for record in stored(database)[1]:
+        for record in today(database):
             for row in rows(record, wanted.model, wanted.card, *wanted.tokens):
                 found.append(row)
                 print(
