@@ -58,8 +58,11 @@ def adopt_text(
 ) -> Adopted:
     """The same from a text; `path` is where it stands."""
     document = Document(path, text, given or {})
-    source = _source(document, format)
-    readings = source.read(document)
+    try:
+        source = _source(document, format)
+        readings = source.read(document)
+    except RecursionError as error:
+        raise SpecError("is nested too deeply to be read", file=path, hint="write its references out") from error
     if not readings:
         raise SpecError(f"nothing in this {source.title} starts vLLM", file=path,
                         hint="a `vllm serve` command, an image with vllm in its name, or vLLM's arguments")  # fmt: skip

@@ -79,6 +79,7 @@ def study_note(content: ReportContent) -> str:
         f"# {plain(content.name)}",
         "**Simulated: no GPU produced these figures.**" if content.simulated else "",
         *(plain(sentence) for sentence in content.sentences),
+        *(plain(sentence) for sentence in content.unproven),
         "## Choose from here: the feasible front",
         _table(head, rows) if rows else "No configuration holds all limits.",
         "## Read the plots with care",

@@ -139,3 +139,9 @@ def test_a_config_file_beside_the_script_is_read(tmp_path: Path) -> None:
     adopted = adopt_text(script.read_text(), script)
     assert adopted.config.get("max_num_seqs") == 7
     assert adopted.config.get("dtype") == "float16"
+
+
+def test_a_text_that_is_nested_without_end_is_an_error_of_the_reader() -> None:
+    script = "vllm serve m --x " + "${A:-" * 3000 + "}" * 3000
+    with pytest.raises(SpecError, match="nested too deeply"):
+        adopt_text(script, Path("a.sh"))
