@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import shutil
@@ -108,8 +107,6 @@ class Deployment:
             else:
                 self._switch(version)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self._clean()
             raise EnvironmentFault(f"{self.path} cannot be replaced: {error.strerror}") from error
 
     def set_aside(self) -> Path | None:

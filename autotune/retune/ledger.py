@@ -119,12 +119,12 @@ class Reading:
     """The service's own counters at a moment; the next pass takes what has happened since.
 
     Attributes:
-        histograms: by name, as (upper edge, requests up to it); the last edge is infinite.
+        histograms: by name, as (upper edge, requests up to it); an edge is text, since JSON has no infinite number.
         counters: of the prefix cache.
     """
 
     at: float
-    histograms: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
+    histograms: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
     counters: tuple[tuple[str, float], ...]
     kind: Literal["reading"] = "reading"
 
@@ -231,6 +231,20 @@ Entry: TypeAlias = Annotated[
 _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 
+def entry_json(entry: Entry) -> str:
+    """An entry as it is kept."""
+    return _ENTRY.dump_json(entry).decode()
+
+
+def entry_from_json(text: str) -> Entry:
+    """The inverse of `entry_json`.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    return _ENTRY.validate_json(text)
+
+
 class Ledger(Protocol):
     """Keeps entries in order; an entry is on the disk when `add` returns."""
 
@@ -249,7 +263,7 @@ class StoreLedger:
 
     def add(self, entry: Entry) -> None:
         """Append; see `Ledger`."""
-        self._store.put(KIND, entry.kind, _ENTRY.dump_json(entry).decode())
+        self._store.put(KIND, entry.kind, entry_json(entry))
 
     def entries(self) -> Sequence[Entry]:
         """All entries; see `Ledger`.
@@ -262,7 +276,7 @@ class StoreLedger:
 
     def _read(self, number: int, kind: str, body: str) -> Entry:
         try:
-            return _ENTRY.validate_json(body)
+            return entry_from_json(body)
         except ValidationError as error:
             what = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise StoreError(

@@ -91,13 +91,15 @@ def _between(before: Snapshot, after: Snapshot, seconds: float) -> Profile:
 
 
 def _reading(seen: Snapshot, at: float) -> Reading:
-    histograms = tuple((name, tuple(sorted(seen.histograms.get(name, {}).items()))) for name in HISTOGRAMS)
+    edges = {name: sorted(seen.histograms.get(name, {}).items()) for name in HISTOGRAMS}
+    histograms = tuple((name, tuple((repr(edge), count) for edge, count in rows)) for name, rows in edges.items())
     return Reading(at, histograms, tuple((name, seen.values.get(name, 0.0)) for name in (HITS, QUERIES)))
 
 
 def _since(before: Reading, after: Snapshot) -> Snapshot | None:
     """The counters at the last pass; None where the service was started again since, or has other classes now."""
-    old = Snapshot({name: dict(edges) for name, edges in before.histograms}, dict(before.counters))
+    histograms = {name: {float(edge): count for edge, count in rows} for name, rows in before.histograms}
+    old = Snapshot(histograms, dict(before.counters))
     for name, edges in old.histograms.items():
         now = after.histograms.get(name, {})
         if not edges or now.keys() != edges.keys() or any(now[edge] < count for edge, count in edges.items()):

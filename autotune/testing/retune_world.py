@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.retune.hooks import HookEvent, Moment
-from autotune.retune.ledger import Bin, Entry, Pairs, Profile, Reading, Tuning
+from autotune.retune.ledger import Bin, Entry, Pairs, Profile, Reading, Tuning, entry_from_json, entry_json
 from autotune.retune.promotion import Tuned
 from autotune.retune.tuner import Adopted, CanaryResult, GiveWay, Sight
 from autotune.search.paired import Gain as LogGain
@@ -66,6 +66,7 @@ class MemoryLedger:
 
     def add(self, entry: Entry) -> None:
         self.killer.maybe(f"before {entry.kind}")
+        assert entry_from_json(entry_json(entry)) == entry, "what is kept reads back"
         self.kept.append(entry)
         self.killer.maybe(f"after {entry.kind}")
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from autotune.retune.ledger import entry_from_json, entry_json
 from autotune.retune.observe import Seen, observe_profile
 from autotune.retune.triggers import mean_length
 from autotune.spec.retune import TriggerSpec
@@ -60,7 +61,7 @@ async def test_the_next_pass_takes_all_that_happened_since_and_does_not_wait(ser
     pages = [page(1000), page(1100), page(91_100)]
     url = await serve("/metrics", lambda request: web.Response(text=pages.pop(0)))
     first = await observe_profile(TriggerSpec(metrics_url=url, watch=0.05), {}, None, 1000.0)
-    assert first.reading is not None
+    assert first.reading is not None and entry_from_json(entry_json(first.reading)) == first.reading
     week = 7 * 86400.0
     later = TriggerSpec(metrics_url=url, watch=3600.0)  # watching would take an hour
     seen = await observe_profile(later, {}, first.reading, 1000.0 + week)

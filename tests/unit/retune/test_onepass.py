@@ -11,7 +11,7 @@ import pytest
 
 from autotune.retune.deploy import Deployment
 from autotune.retune.hooks import HookEvent, Moment
-from autotune.retune.ledger import Approval, Canary, PassEnded, Reference, State, Tuning
+from autotune.retune.ledger import Approval, Canary, PassEnded, Reference, State, SwitchBegan, Tuning
 from autotune.retune.metrics import metrics_text, served, write_metrics
 from autotune.retune.onepass import Call, Pass
 from autotune.retune.promotion import Switch
@@ -283,6 +283,21 @@ async def test_what_was_edited_by_hand_waits_for_a_person_and_is_kept(bench: Ben
         await bench.switch.to(first, "rollback", "asked for")
         assert bench.text == "mode: a\n"  # as it is in the history, whatever became of its folder
     assert (bench.folder / "deploy/0001/vllm.yaml").read_text() == "# mine\nmode: a\n"
+
+
+async def test_a_change_that_was_killed_is_undone_even_where_its_version_is_out_of_date(bench: Bench) -> None:
+    bench.spec = RetuneSpec.model_validate({"promote": {"approval": "manual"}})
+    await bench.run()
+    bench.era = NEW
+    assert (await bench.run()).verdict is Verdict.WAITING
+    second = bench.state.version(2)
+    assert second is not None
+    bench.ledger.add(SwitchBegan(1, 2, bench.clock.time, "killed"))
+    bench.switch.deployment.install(second)
+    bench.era = Era("0.33.0", 400, {"base": 100, "a": 150, "b": 90})
+    ending = await bench.run()
+    assert "the change was interrupted; version 1 is deployed again" in " ".join(ending.reasons)
+    assert bench.text == "mode: a\n" and bench.state.switch is None
 
 
 async def test_a_signal_in_the_middle_of_a_change_lets_it_end(bench: Bench) -> None:

@@ -75,6 +75,12 @@ async def test_a_machine_that_slept_through_its_window_waits_for_the_next_one() 
     assert await served(clock, "2026-06-04T12:00", windows=windows) == ["03 03:00", "04 03:00"]
 
 
+async def test_a_start_that_comes_as_the_window_has_closed_waits_for_the_next_one() -> None:
+    clock = SetClock(at("2026-06-01T12:00"), [at("2026-06-02T03:04")])  # four minutes late, the window shut at 03:02
+    windows = [{"opens": "02:00", "closes": "03:02"}]
+    assert await served(clock, "2026-06-03T12:00", windows=windows) == ["03 03:00"]
+
+
 async def test_without_windows_it_catches_up_as_it_wakes() -> None:
     clock = SetClock(at("2026-06-01T12:00"), [at("2026-06-04T10:00")])
     assert await served(clock, "2026-06-05T12:00") == ["04 10:00", "05 03:00"]
