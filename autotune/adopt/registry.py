@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from autotune.adopt.judge import judge
+from autotune.adopt.judge import judge, version_of
 from autotune.adopt.sources.compose import Compose
 from autotune.adopt.sources.helm import Helm, LlmD, ProductionStack
 from autotune.adopt.sources.kserve import KServe
@@ -15,7 +15,7 @@ from autotune.adopt.sources.systemd import Systemd
 from autotune.adopt.sources.vllm_yaml import VllmYaml
 from autotune.adopt.values import Adopted, Document, Reading, Source
 from autotune.errors import SpecError
-from autotune.space.arguments import ArgumentTable, bundled_table
+from autotune.space.arguments import ArgumentTable, shipped_table
 from autotune.space.expression import nearest
 
 _ALL: tuple[Source, ...] = (
@@ -36,7 +36,7 @@ def adopt_file(
 
     Args:
         path: the file.
-        table: arguments of that vLLM. Default: 0.32.0's.
+        table: arguments of that vLLM. Default: the shipped ones of the release in the image's tag, else 0.32.0's.
         format: name of the source. Default: the first one that claims the file.
         engine: label of the engine where the file has several. Default: the first one.
         given: variables that the file leaves open.
@@ -67,7 +67,7 @@ def adopt_text(
         raise SpecError(f"nothing in this {source.title} starts vLLM", file=path,
                         hint="a `vllm serve` command, an image with vllm in its name, or vLLM's arguments")  # fmt: skip
     reading = _pick(readings, engine, path)
-    adopted = judge(document, source.name, reading, table or bundled_table())
+    adopted = judge(document, source.name, reading, table or shipped_table(version_of(reading.image)))
     others = [item.label for item in readings if item is not reading and item.label]
     if others:
         note = f"read {reading.label or 'the first engine'}; the file also starts {', '.join(others)} (--engine NAME)"

@@ -19,20 +19,27 @@ SHIPPED = "autotune's own table"
 
 @dataclass(frozen=True, slots=True)
 class AskedTable:
-    """Arguments of a vLLM, and where they come from, for people."""
+    """Arguments of a vLLM, and where they come from, for people.
+
+    Attributes:
+        table: what its parser takes.
+        origin: where that was read.
+        shipped: no vLLM was asked; a file that names a release is held against what is known of that one.
+    """
 
     table: ArgumentTable
     origin: str
+    shipped: bool = False
 
     @property
-    def sentence(self) -> str:
-        """Whose words they are."""
-        return f"vLLM {self.table.version} ({self.origin})"
+    def asked(self) -> ArgumentTable | None:
+        """For `adopt_file`: None lets the file choose among the shipped ones."""
+        return None if self.shipped else self.table
 
 
 def shipped(why: str = "") -> AskedTable:
     """The table of 0.32.0 that comes with autotune."""
-    return AskedTable(bundled_table(), f"{SHIPPED}; {why}" if why else SHIPPED)
+    return AskedTable(bundled_table(), f"{SHIPPED}; {why}" if why else SHIPPED, shipped=True)
 
 
 def table_of(python: str | None) -> AskedTable:

@@ -32,7 +32,7 @@ def adopt(
 ) -> None:
     """Read a launch configuration (shell, YAML, docker, compose, Kubernetes, Helm, systemd) into a baseline."""
     asked = asked_table(python, study)
-    adopted = adopt_file(file, table=asked.table, format=format, engine=engine, given=variables(var or []))
+    adopted = adopt_file(file, table=asked.asked, format=format, engine=engine, given=variables(var or []))
     if as_json:
         typer.echo(json.dumps(_report(adopted, asked), indent=1))
         return
@@ -62,14 +62,16 @@ def asked_table(python: str | None, study: Path | None) -> AskedTable:
     return table_of(python) if study is None else table_of_engine(load_study(study).engine)
 
 
-def versions_differ(adopted: Adopted, asked: AskedTable) -> str:
-    """A sentence where the file starts another vLLM than the one that was asked, else empty."""
-    if not adopted.version or parse_version(adopted.version) == parse_version(asked.table.version):
+def versions_differ(adopted: Adopted) -> str:
+    """A sentence where the file starts another vLLM than the one it was held against, else empty."""
+    if not adopted.version or parse_version(adopted.version) == parse_version(adopted.asked):
         return ""
-    return (
-        f"the file starts vLLM {adopted.version} and was read in the words of {asked.sentence}; "
-        "--python PATH asks the vLLM of an interpreter"
-    )
+    return f"the file starts vLLM {adopted.version}; --python PATH asks the vLLM of an interpreter"
+
+
+def judged_by(adopted: Adopted, asked: AskedTable) -> str:
+    """Whose arguments the file was held against."""
+    return f"vLLM {adopted.asked} ({asked.origin})"
 
 
 def variables(pairs: list[str]) -> dict[str, str]:
@@ -95,7 +97,7 @@ def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
 
     image = f", image {adopted.reading.image}" if adopted.reading.image else ""
     line("read", f"{adopted.path.name} as {adopted.format}{image}; model {adopted.model or 'not named in it'}")
-    line("judged by", asked.sentence)
+    line("judged by", judged_by(adopted, asked))
     for item in adopted.unknown:
         where = adopted.text.find(item.name)
         place = f" (line {adopted.line_of(where)})" if where >= 0 else ""
@@ -108,7 +110,7 @@ def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
         line("warning", f"{name} stands in the file in plain text; move it to a secret", "bold yellow")
     if adopted.kept:
         line("kept", f"{', '.join(adopted.kept)}: stays in the file, a study does not tune it")
-    for note in (*adopted.notes, versions_differ(adopted, asked)):
+    for note in (*adopted.notes, versions_differ(adopted)):
         if note:
             line("note", note)
 
@@ -119,7 +121,7 @@ def _report(adopted: Adopted, asked: AskedTable) -> dict[str, object]:
         "model": adopted.model,
         "image": adopted.reading.image,
         "vllm_version": adopted.version,
-        "read_as": {"version": asked.table.version, "origin": asked.origin},
+        "read_as": {"version": adopted.asked, "origin": asked.origin},
         "gpus": adopted.reading.gpus,
         **adopted.config.to_dict(),
         "kept": list(adopted.kept),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.adopt.registry import SOURCES, adopt_file
-from autotune.cli.adopt import asked_table, variables, versions_differ
+from autotune.cli.adopt import asked_table, judged_by, variables, versions_differ
 from autotune.engine.redaction import redact
 from autotune.lint.check import lint as findings_of
 from autotune.lint.values import Finding, Severity
@@ -31,16 +31,17 @@ def lint(
 ) -> None:
     """Find in a launch configuration what commonly costs speed or breaks; exit code 1 where something is an error."""
     asked = asked_table(python, study)
-    adopted = adopt_file(file, table=asked.table, format=format, engine=engine, given=variables(var or []))
-    found = findings_of(adopted, asked.table)
+    adopted = adopt_file(file, table=asked.asked, format=format, engine=engine, given=variables(var or []))
+    found = findings_of(adopted, asked.asked)
     if as_json:
         rows = [{key: redact(v) if isinstance(v, str) else v for key, v in asdict(one).items()} for one in found]
-        words = {"version": asked.table.version, "origin": asked.origin}
+        words = {"version": adopted.asked, "origin": asked.origin}
         text = {"file": str(file), "format": adopted.format, "read_as": words, "findings": rows}
         typer.echo(json.dumps(text, indent=1))
     else:
         _print(file, found)
-        said = versions_differ(adopted, asked) or f"held against {asked.sentence}"
+        other = versions_differ(adopted)
+        said = f"held against {judged_by(adopted, asked)}" + (f"; {other}" if other else "")
         Console(stderr=True).print(Text(said, style="dim"), soft_wrap=True)
     if any(finding.severity is Severity.ERROR for finding in found):
         raise typer.Exit(1)

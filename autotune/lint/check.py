@@ -14,7 +14,7 @@ from autotune.errors import SpecError
 from autotune.lint.facts import FACTS, facts_of
 from autotune.lint.values import Finding, Severity
 from autotune.report.wording import value_text
-from autotune.space.arguments import ArgumentTable, bundled_table, check_config
+from autotune.space.arguments import ArgumentTable, check_config, shipped_table
 from autotune.space.config import FrozenValue
 from autotune.space.defaults import STABLE
 from autotune.space.expression import Expr, parse_expression
@@ -52,15 +52,16 @@ def rules() -> tuple[Rule, ...]:
 
 
 def lint(adopted: Adopted, table: ArgumentTable | None = None) -> tuple[Finding, ...]:
-    """Every finding, worst first, then by line; `table` is the one that the file was read with."""
+    """Every finding, worst first, then by line; `table` is the one that the file was read with, if not the shipped."""
+    known = table or shipped_table(adopted.asked)
     facts = facts_of(adopted)
     found = [
         *_unknown(adopted),
-        *_deprecated(adopted, table or bundled_table()),
+        *_deprecated(adopted, known),
         *_exposed(adopted),
         *(finding for rule in rules() if (finding := _apply(rule, facts, adopted)) is not None),
         *_unread(adopted),
-        *_defaults(adopted, table or bundled_table()),
+        *_defaults(adopted, known),
     ]
     return tuple(sorted(found, key=lambda finding: (_ORDER[finding.severity], finding.line or 0)))
 

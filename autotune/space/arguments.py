@@ -11,10 +11,18 @@ from typing import Literal, TypeAlias, get_args
 
 from autotune.space.config import EngineConfig, FrozenValue, Scalar
 from autotune.space.expression import nearest
-from autotune.space.renames import Rename, argument_renames, parse_version, translate, variable_renames
+from autotune.space.renames import (
+    NEWEST,
+    OLDEST,
+    Rename,
+    argument_renames,
+    parse_version,
+    translate,
+    variable_renames,
+)
 
 __all__ = [
-    "Argument", "ArgumentProblem", "ArgumentTable", "bundled_table", "check_config", "translate",
+    "Argument", "ArgumentProblem", "ArgumentTable", "bundled_table", "check_config", "shipped_table", "translate",
 ]  # fmt: skip
 
 ArgumentKind: TypeAlias = Literal["switch", "true", "value", "list", "append", "json"]
@@ -198,6 +206,41 @@ def _argument(row: Mapping[str, object]) -> Argument:
 def bundled_table() -> ArgumentTable:
     """vLLM 0.32.0's arguments, for plans and the simulator where no vLLM is installed."""
     return ArgumentTable.from_json((files("autotune.space") / "vllm-0.32.0.json").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=8)
+def shipped_table(version: str) -> ArgumentTable:
+    """The bundled table with what `renames.toml` knows of another supported release: its names, 0.32.0's choices.
+
+    A version that is not supported, or none, gives the bundled table itself.
+    """
+    base, target = bundled_table(), parse_version(version)
+    if not version or not OLDEST <= target <= NEWEST or target == parse_version(base.version):
+        return base
+    there = {name: rule for name, rule in argument_renames().items() if rule.exists_in(target)}
+    lost = {name for name in base.names if name in argument_renames() and name not in there}
+    more = [name for name in there if not base.knows(name)]
+    nested = {
+        name: [*(key for key in keys if f"{name}.{key}" not in lost),
+               *(new.rpartition(".")[2] for new in more if new.rpartition(".")[0] == name)]
+        for name, keys in base.nested
+    }  # fmt: skip
+    arguments = [one for one in base.arguments if one.name not in lost]
+    arguments += [_remembered(name) for name in more if "." not in name]
+    return ArgumentTable(
+        version, tuple(sorted(arguments, key=lambda one: one.name)),
+        tuple((name, tuple(keys)) for name, keys in sorted(nested.items())), base.quantizations,
+    )  # fmt: skip
+
+
+def _remembered(name: str) -> Argument:
+    """An argument of which only the name is known."""
+    flag = "--" + name.replace("_", "-")
+    if name.endswith("_config"):
+        return Argument(name, (flag,), "json", "json")
+    if name.startswith(("enable_", "disable_", "calculate_")):
+        return Argument(name, (flag, "--no-" + flag[2:]), "switch", "bool")
+    return Argument(name, (flag,), "value")
 
 
 def check_config(config: EngineConfig, table: ArgumentTable) -> tuple[ArgumentProblem, ...]:

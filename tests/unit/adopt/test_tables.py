@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from autotune.adopt.registry import adopt_text
 from autotune.adopt.tables import table_of, table_of_engine
 from autotune.cli.app import app
 from autotune.errors import EnvironmentFault, SpecError
+from autotune.lint.check import lint
 from autotune.space.arguments import bundled_table
 from autotune.spec.study import EngineSpec
 from tests.other_vllm import other_vllm
@@ -26,7 +28,7 @@ def test_an_interpreter_is_asked_for_its_own(python: Path) -> None:
     for asked in (table_of(str(python)), table_of_engine(EngineSpec(kind="vllm", python=str(python)))):
         assert asked.table.version == "0.26.0"
         assert asked.table.knows("swap_space")
-        assert str(python) in asked.sentence
+        assert str(python) in asked.origin
 
 
 def test_what_is_not_at_hand_is_the_shipped_table_and_says_so(python: Path, tmp_path: Path) -> None:
@@ -59,3 +61,15 @@ def test_adopt_and_lint_use_the_words_of_that_vllm(python: Path, tmp_path: Path)
         assert "the file starts vLLM 0.32.0" in linted.stderr
     both = CliRunner().invoke(app, ["lint", str(script), "--python", str(python), "--study", str(study)])
     assert isinstance(both.exception, SpecError)
+
+
+def test_a_file_that_names_a_release_is_held_against_what_is_known_of_it() -> None:
+    run = "docker run vllm/vllm-openai:{} --model m --calculate-kv-scales --max-num-active-seqs 4 --max-num-seqs 9\n"
+    found = {version: adopt_text(run.format(version), Path("a.sh")) for version in ("v0.27.1", "v0.32.0", "v0.11.0")}
+    old, new, ancient = found.values()
+    assert (old.asked, new.asked, ancient.asked) == ("0.27.1", "0.32.0", "0.32.0")
+    assert [item.name for item in old.unknown] == ["--max-num-active-seqs"]
+    assert "does not have --max-num-active-seqs yet" in old.unknown[0].message
+    assert old.config.get("calculate_kv_scales") is True
+    assert [item.name for item in new.unknown] == ["--calculate-kv-scales"]
+    assert not [finding for finding in lint(old) if finding.argument == "calculate_kv_scales"]

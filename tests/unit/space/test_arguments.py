@@ -2,8 +2,9 @@
 
 import pytest
 
-from autotune.space.arguments import ArgumentTable, bundled_table, check_config
+from autotune.space.arguments import ArgumentTable, bundled_table, check_config, shipped_table
 from autotune.space.config import EngineConfig
+from autotune.space.renames import argument_renames, parse_version
 
 TABLE = bundled_table()
 
@@ -92,3 +93,19 @@ def test_what_only_warns_is_not_fatal() -> None:
         ("disable_cascade_attn", False),
         ("VLLM_ATTENTION_BACKEND", False),
     ]
+
+
+def test_the_shipped_table_of_another_release_has_its_names() -> None:
+    """The names are those of `renames.toml`, which was made from the releases themselves."""
+    assert shipped_table("") is shipped_table("0.32.4") is shipped_table("0.11.0") is TABLE
+    old, new = shipped_table("0.26.0"), shipped_table("0.33.1")
+    assert old.knows("calculate_kv_scales") and not new.knows("calculate_kv_scales")
+    assert old.by_flag["--no-calculate-kv-scales"].kind == "switch"
+    assert new.knows("watchdog_config.anything") and not TABLE.knows("watchdog_config")
+    assert old.knows("compilation_config.pass_config.enable_sp")
+    assert not old.knows("kernel_config.enable_jit_warmup") and TABLE.knows("kernel_config.enable_jit_warmup")
+    for version in ("0.26.0", "0.28.0", "0.31.0", "0.33.1"):
+        table, target = shipped_table(version), parse_version(version)
+        for name, rule in argument_renames().items():
+            if not rule.exists_in(target):
+                assert not table.knows(name) or rule.to, (version, name)
