@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.retune.ledger import State
 from autotune.retune.session import opened
+from autotune.retune.state import State
 from autotune.retune.timeline import Row, rows, write_plot
 from autotune.study import open_study
 

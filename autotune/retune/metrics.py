@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from autotune.errors import EnvironmentFault
-from autotune.retune.ledger import State
+from autotune.retune.state import State
 from autotune.retune.triggers import standing
 from autotune.retune.verdict import Verdict
 

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from autotune.errors import EnvironmentFault
-from autotune.retune.ledger import Canary, Dropped, Ledger, PassEnded, Reading, Reference, State, Tuning, Version
+from autotune.retune.ledger import Canary, Dropped, Ledger, PassEnded, Reading, Reference, Tuning, Version
 from autotune.retune.promotion import Now, Switch, Tuned, judge
+from autotune.retune.state import State
 from autotune.retune.triggers import (
     Finding,
     canary_finding,
@@ -17,6 +18,7 @@ from autotune.retune.triggers import (
 )
 from autotune.retune.tuner import GiveWay, Sight, Tuner
 from autotune.retune.verdict import Ending, Verdict
+from autotune.retune.waiting import needs_a_person, out_of_date
 from autotune.space.config import EngineConfig
 from autotune.spec.retune import RetuneSpec
 
@@ -190,36 +192,20 @@ class Pass:
 
     async def _pending(self, state: State, version: Version, fired: list[Finding], call: Call) -> Ending | None:
         """Deploy what waits where it may be, else say what it waits for. None: it is out of date, look again."""
-        if stale := self._stale(state, version, fired):
+        if stale := out_of_date(state, version, [one.sentence for one in fired]):
             self._said.append(f"version {version.number} is not deployed: {stale}")
             if not call.dry_run:
                 self._ledger.add(Dropped(version.number, self._now(), stale))
             return None
         if state.approved:
             return await self._promote(version, f"approved: {version.sentence}", call)
-        if why := self._needs_a_person(state, version):
+        if why := self._why_a_person(version):
             return _waits(version, why)
         return await self._promote(version, version.sentence, call)
 
-    def _stale(self, state: State, version: Version, fired: list[Finding]) -> str:
-        """Why the evidence of a version does not hold any more; empty where it does."""
-        if version.before != state.current:
-            return f"it was compared with version {version.before}, and version {state.current} is deployed now"
-        return f"since it was measured, {'; '.join(one.sentence for one in fired)}" if fired else ""
-
-    def _needs_a_person(self, state: State, version: Version) -> str:
-        """Why this version is not deployed without a person's agreement; empty where it may be."""
-        if self._spec.promote.approval == "manual":
-            return "approval is manual"
-        if state.held:
-            return "its hooks have failed"
-        for number in state.rejected:
-            other = state.version(number)
-            if other is not None and _config(other) == _config(version):
-                return f"it is the configuration of version {number}, which a person has refused or rolled back"
-        if edits := self._switch.edits():
-            return edits
-        return ""
+    def _why_a_person(self, version: Version) -> str:
+        manual = self._spec.promote.approval == "manual"
+        return needs_a_person(self._state(), version, manual=manual, edits=self._switch.edits())
 
     async def _continue(self, tuning: Tuning, sight: Sight, call: Call) -> Ending:
         changed = fingerprint_finding(tuning.fingerprint, sight.fingerprint)
@@ -381,7 +367,7 @@ class Pass:
             judgement.sentence, tuned.gains, tuned.quality, await self._tuner.render(tuned),
         )  # fmt: skip
         self._ledger.add(version)
-        if why := self._needs_a_person(self._state(), version):
+        if why := self._why_a_person(version):
             return _waits(version, why)
         return await self._promote(version, judgement.sentence, call)
 

@@ -10,7 +10,8 @@ from typing import Literal
 from autotune.errors import AutotuneError, SpecError
 from autotune.retune.deploy import MISSING, Deployment
 from autotune.retune.hooks import HookEvent, Hooks
-from autotune.retune.ledger import Gain, Ledger, State, SwitchBegan, SwitchEnded, Version
+from autotune.retune.ledger import Gain, Ledger, SwitchBegan, SwitchEnded, Version
+from autotune.retune.state import State
 from autotune.retune.verdict import Ending, Verdict
 from autotune.space.config import EngineConfig
 

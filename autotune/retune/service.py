@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from autotune.errors import AutotuneError, SpecError
-from autotune.retune.ledger import DAY_S, Ledger, Scheduled, State
+from autotune.retune.ledger import Ledger, Scheduled
 from autotune.retune.onepass import Call
 from autotune.retune.schedule import LATE, Schedule, Start
+from autotune.retune.state import DAY_S, State
 from autotune.retune.verdict import Ending
 
 STEP_S = 30.0

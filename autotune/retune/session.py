@@ -23,12 +23,13 @@ from autotune.host.state import state_dir
 from autotune.retune.deploy import Deployment
 from autotune.retune.driver import StudyTuner
 from autotune.retune.hooks import StudyHooks
-from autotune.retune.ledger import Approval, PassEnded, State, StoreLedger, Version
+from autotune.retune.ledger import Approval, PassEnded, StoreLedger, Version
 from autotune.retune.metrics import metrics_text, write_metrics
 from autotune.retune.onepass import Call, Pass
 from autotune.retune.promotion import Switch, version_to_restore
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import call_at, in_window
+from autotune.retune.state import State
 from autotune.retune.verdict import Ending, Verdict
 from autotune.spec.retune import RetuneSpec
 from autotune.store import Store

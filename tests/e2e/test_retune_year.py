@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.retune.ledger import Entry, PassEnded, State, StoreLedger, SwitchEnded
+from autotune.retune.ledger import Entry, PassEnded, StoreLedger, SwitchEnded
+from autotune.retune.state import State
 from autotune.study import open_study
 from tests.desk import Desk
 from tests.e2e import retune_year as host

@@ -70,6 +70,17 @@ async def test_the_next_pass_takes_all_that_happened_since_and_does_not_wait(ser
     assert seen.profile.prefix_hits == pytest.approx(0.3)
 
 
+async def test_too_few_requests_are_taken_together_with_those_of_the_next_pass(serve: Serve) -> None:
+    pages = [page(1000), page(1100), page(1300), page(1700)]
+    url = await serve("/metrics", lambda request: web.Response(text=pages.pop(0)))
+    spec = TriggerSpec(metrics_url=url, watch=0.05, requests=500)
+    first = await observe_profile(spec, {}, None, 1000.0)
+    few = await observe_profile(spec, {}, first.reading, 2000.0)
+    assert few.profile is not None and (few.profile.requests, few.reading) == (200, None)
+    enough = await observe_profile(spec, {}, first.reading, 3000.0)
+    assert enough.profile is not None and enough.profile.requests == 600 and enough.reading is not None
+
+
 async def test_a_service_that_was_started_again_is_watched(serve: Serve) -> None:
     pages = [page(1000), page(1100), page(50), page(90)]
     url = await serve("/metrics", lambda request: web.Response(text=pages.pop(0)))

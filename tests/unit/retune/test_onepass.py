@@ -11,12 +11,13 @@ import pytest
 
 from autotune.retune.deploy import Deployment
 from autotune.retune.hooks import HookEvent, Moment
-from autotune.retune.ledger import Approval, Canary, PassEnded, Reference, State, SwitchBegan, Tuning
+from autotune.retune.ledger import Approval, Canary, PassEnded, Reference, SwitchBegan, Tuning
 from autotune.retune.metrics import metrics_text, served, write_metrics
 from autotune.retune.onepass import Call, Pass
 from autotune.retune.promotion import Switch
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import Service, first_start
+from autotune.retune.state import State
 from autotune.retune.timeline import rows, write_plot
 from autotune.retune.tuner import CanaryResult
 from autotune.retune.verdict import Ending, Verdict

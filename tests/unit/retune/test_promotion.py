@@ -10,8 +10,9 @@ import pytest
 
 from autotune.errors import SpecError
 from autotune.retune.deploy import Deployment
-from autotune.retune.ledger import State, SwitchBegan, Version
+from autotune.retune.ledger import SwitchBegan, Version
 from autotune.retune.promotion import Switch, Tuned, judge, version_to_restore
+from autotune.retune.state import State
 from autotune.retune.verdict import Verdict
 from autotune.space.config import EngineConfig
 from autotune.testing.retune_world import FakeHooks, MemoryLedger

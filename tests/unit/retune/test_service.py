@@ -12,11 +12,12 @@ import pytest
 
 from autotune.errors import Busy
 from autotune.retune import session as session_module
-from autotune.retune.ledger import Approval, PassEnded, Scheduled, State, SwitchBegan, Version
+from autotune.retune.ledger import Approval, PassEnded, Scheduled, SwitchBegan, Version
 from autotune.retune.onepass import Call
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import Service, first_start
 from autotune.retune.session import Session, approval_file, opened
+from autotune.retune.state import State
 from autotune.retune.verdict import Ending, Verdict
 from autotune.spec.retune import RetuneSpec
 from autotune.study import Study, open_study

@@ -13,11 +13,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from autotune.retune.deploy import Deployment
-from autotune.retune.ledger import PassEnded, State, SwitchEnded
+from autotune.retune.ledger import PassEnded, SwitchEnded
 from autotune.retune.onepass import Call, Pass
 from autotune.retune.promotion import Switch
 from autotune.retune.schedule import Schedule
 from autotune.retune.service import Service, first_start, in_window
+from autotune.retune.state import State
 from autotune.retune.verdict import Ending
 from autotune.spec.retune import RetuneSpec
 from autotune.testing.retune_world import Era, FakeClock, FakeHooks, FakeTuner, Killed, Killer, MemoryLedger
