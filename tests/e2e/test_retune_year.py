@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -53,7 +54,7 @@ KILLS = 10
 
 
 @pytest.fixture
-def year(desk: Desk) -> Desk:
+def year(desk: Desk) -> Iterator[Desk]:
     users = host.users(desk.folder)
     threading.Thread(target=users.serve_forever, daemon=True).start()
     places = {"PYTHON": sys.executable, "HOST": host.__file__, "FOLDER": str(desk.folder),
@@ -64,9 +65,11 @@ def year(desk: Desk) -> Desk:
     desk.write(text, "year.yaml")
     host.set_clock(desk.folder, host.BEGIN)
     desk.variables["PYTHONPATH"] = str(Path(__file__).parents[2])
-    done = desk.run("run", "year.yaml")
+    done = desk.run("run", "year.yaml", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    return desk
+    yield desk
+    users.shutdown()
+    users.server_close()
 
 
 def serve(desk: Desk) -> subprocess.Popen[str]:
