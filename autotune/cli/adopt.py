@@ -19,16 +19,24 @@ from autotune.errors import SpecError
 from autotune.space.renames import parse_version
 from autotune.spec.load import load_study
 
+FormatName = Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")]
+EngineName = Annotated[str | None, typer.Option(help="Which server, where the file starts several.")]
+Variables = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")]
+PythonPath = Annotated[str | None, typer.Option(help="Interpreter that has your vLLM: its parser is asked.")]
+StudyPath = Annotated[Path | None, typer.Option(help="Ask the vLLM of this study.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+"""Options of every command that reads a launch configuration."""
+
 
 def adopt(
     file: Annotated[Path, typer.Argument(help="What you start vLLM with today.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Write a study file. Default: print the baseline section.")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
-    var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
-    python: Annotated[str | None, typer.Option(help="Interpreter that has your vLLM: its parser is asked.")] = None,
-    study: Annotated[Path | None, typer.Option(help="Ask the vLLM of this study.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    format: FormatName = None,
+    engine: EngineName = None,
+    var: Variables = None,
+    python: PythonPath = None,
+    study: StudyPath = None,
+    as_json: AsJson = False,
 ) -> None:
     """Read a launch configuration (shell, YAML, docker, compose, Kubernetes, Helm, systemd) into a baseline."""
     asked = asked_table(python, study)

@@ -11,8 +11,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from autotune.adopt.registry import SOURCES, adopt_file
-from autotune.cli.adopt import asked_table, judged_by, variables, versions_differ
+from autotune.adopt.registry import adopt_file
+from autotune.cli.adopt import (
+    AsJson,
+    EngineName,
+    FormatName,
+    PythonPath,
+    StudyPath,
+    Variables,
+    asked_table,
+    judged_by,
+    variables,
+    versions_differ,
+)
 from autotune.engine.redaction import redact
 from autotune.lint.check import lint as findings_of
 from autotune.lint.values import Finding, Severity
@@ -22,12 +33,12 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO
 
 def lint(
     file: Annotated[Path, typer.Argument(help="What you start vLLM with.", show_default=False)],
-    format: Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Which server, where the file starts several.")] = None,
-    var: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")] = None,
-    python: Annotated[str | None, typer.Option(help="Interpreter that has your vLLM: its parser is asked.")] = None,
-    study: Annotated[Path | None, typer.Option(help="Ask the vLLM of this study.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    format: FormatName = None,
+    engine: EngineName = None,
+    var: Variables = None,
+    python: PythonPath = None,
+    study: StudyPath = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find in a launch configuration what commonly costs speed or breaks; exit code 1 where something is an error."""
     asked = asked_table(python, study)
