@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.outcome import Broken, Proposal, TrialRecord
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.defaults import real_changes
 
 if TYPE_CHECKING:
     from autotune.space.space import SearchSpace
@@ -86,9 +87,10 @@ class Screen:
         return self._legal[key]
 
     def config(self, key: Key) -> EngineConfig:
-        """The complete configuration of a canonical point."""
+        """The complete configuration of a canonical point; the baseline's where only vLLM's defaults are spelt out."""
         if key not in self._configs:
-            self._configs[key] = self.space.config(dict(key), self.base)
+            config = self.space.config(dict(key), self.base)
+            self._configs[key] = config if real_changes(config, self.base) else self.base
         return self._configs[key]
 
     def random_point(self, rng: random.Random) -> Point:

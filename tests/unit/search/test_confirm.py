@@ -9,8 +9,8 @@ import pytest
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.search.confirm import Confirmation, analyse, finalists, next_run, plan, rounds_of
 from autotune.search.objectives import Objective, Objectives, Slo
-from autotune.student import t_quantile
 from autotune.space.config import EngineConfig
+from autotune.student import t_quantile
 from autotune.testing.toy import OBJECTIVES, measured, record_of
 
 BASE = EngineConfig.of({"seqs": 256})
