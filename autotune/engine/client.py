@@ -42,9 +42,11 @@ class EngineClient:
         self.url = url
         self._key = api_key
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def close(self) -> None:
-        """Close the connections; may be called twice."""
+        """Close the connections; may be called twice. Whoever still asks afterwards gets no answer."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -101,6 +103,8 @@ class EngineClient:
         key: str = "",
         timeout: float | None = None,
     ) -> Reply:
+        if self._closed:
+            return Reply(0, "the connection was closed")
         if self._session is None:
             # A proxy from the environment has no business between us and loopback.
             self._session = aiohttp.ClientSession(trust_env=False)
