@@ -81,7 +81,7 @@ def read_container(
     expanded = expand or kubernetes_expand({**given, **plain})
     image = expanded(tree.traced(keys["image"]))[0].text if "image" in keys else ""
     commands = [keys[name] for name in ("entrypoint", "command", "args") if name in keys]
-    words = [word for part in commands for word in _words(tree, part, expanded)]
+    words = [word for part in commands for word in words_of(tree, part, expanded)]
     values = {name: Value(value) for name, value in plain.items()}
     call = Call(tuple(words), tuple(values.items()))
     launch = launch_of(call, document.given)
@@ -96,7 +96,7 @@ def read_container(
     if variable is not None:
         reading = _with_variable(tree, keys, variable, reading, document)
         env = tuple(item for item in env if item.name != variable)
-    known = {item.name for item in env}
+    known = {item.name for item in env} | plain.keys()
     extra = tuple(item for item in (launch.env if launch else ()) if item.name not in known)
     return replace(
         reading, label=label or text_of(keys.get("name")), env=(*env, *extra), env_style=style,
@@ -174,7 +174,8 @@ def _env_setting(
     return EnvSetting(name, shown.text, shown.span if shown.text and shown.span else span)
 
 
-def _words(tree: Tree, node: Node, expand: Expand) -> list[Word]:
+def words_of(tree: Tree, node: Node, expand: Expand) -> list[Word]:
+    """The words of a list, or of a text as a shell would split it."""
     if isinstance(node, SequenceNode):
         return [_word(tree, item, expand) for item in elements(node) if isinstance(item, ScalarNode)]
     if isinstance(node, ScalarNode) and not str(node.tag).endswith(":null"):

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from autotune.adopt.containers import kubernetes_expand, read_container, read_env
+from autotune.adopt.commands import is_vllm_image
+from autotune.adopt.containers import kubernetes_expand, read_container, read_env, words_of
 from autotune.adopt.format_facts import format_facts
-from autotune.adopt.layout import item_line, key_insertion
+from autotune.adopt.layout import item_line, key_insertion, shell_line
 from autotune.adopt.scripts import settings_of
 from autotune.adopt.sources.claiming import documents, kind_of, looks_like_yaml
 from autotune.adopt.traced import Traced
@@ -150,7 +151,8 @@ class Helm:
         if not looks_like_yaml(document):
             return False
         return any(
-            not kind_of(tree) and (list(_argument_nodes(_Part((), tree.root))) or list(_sides(tree)))
+            not kind_of(tree)
+            and (list(_argument_nodes(_Part((), tree.root))) or list(_sides(tree)) or _commands(tree, document))
             for tree in documents(document)
         )
 
@@ -163,11 +165,29 @@ class Helm:
         whole = gather(tree, _Part((), tree.root), document)
         sides = list(_sides(tree))
         if not sides:
-            return [whole]
+            return [_with_env(reading, whole) for reading in _commands(tree, document)] or [whole]
         return [
             replace(whole, label=name, settings=settings_of(tree, node), settings_insertion=key_insertion(tree, node))
             for name, node in sides
         ]
+
+
+def _with_env(reading: Reading, whole: Reading) -> Reading:
+    """A command with the variables that stand elsewhere in the file, where it has none of its own."""
+    reading = replace(reading, image=reading.image or whole.image)
+    if reading.env:
+        return reading
+    return replace(reading, env=whole.env, env_style=whole.env_style, env_insertion=whole.env_insertion)
+
+
+def _commands(tree: Tree, document: Document) -> list[Reading]:
+    """Commands that start vLLM anywhere in the file."""
+    found = []
+    for path, node in walk(tree.root):
+        if isinstance(node, MappingNode) and any(child(node, name) is not None for name in ("command", "entrypoint")):
+            reading = read_container(tree, node, document, label=".".join(path))
+            found += [reading] if reading is not None else []
+    return found
 
 
 def _sides(tree: Tree) -> Iterator[tuple[str, Node]]:
@@ -194,20 +214,32 @@ def gather(tree: Tree, part: _Part, document: Document, *, containers: bool = Tr
             argument = facts.argument_of((*part.path, *path))
             settings.append(Setting(argument, plain(value), tree.span(key), tree.span(value), name, own=True))
         elif containers or path[0] != "containers":
-            words += _list_words(tree, node)
+            words += _list_words(tree, node) if kind == "list" else words_of(tree, node, kubernetes_expand({}))
             owner = node
-    line = item_line(words, tree, owner) if owner is not None else None
+    line = None
+    if owner is not None:
+        listed = isinstance(owner, SequenceNode)
+        line = item_line(words, tree, owner) if listed else shell_line(words, tree.text, (), [tree.span(owner)])
     env_node = next(_env_nodes(part), None)
     env, style, env_insertion = read_env(tree, env_node)
     model = next((text_of(value) for path, value in _leaves(part) if facts.says_model(path) and text_of(value)), "")
     return Reading(
         line=line, settings=tuple(settings), settings_insertion=insertion, env=env, env_style=style,
-        env_insertion=env_insertion, model=model.removeprefix("hf://"),
+        env_insertion=env_insertion, model=model.removeprefix("hf://"), image=_image(part),
     )  # fmt: skip
 
 
+def _image(part: _Part) -> str:
+    """vLLM's image where a chart keeps repository and tag apart."""
+    for path, node in _inner(part):
+        repository, tag = text_of(child(node, "repository")), text_of(child(node, "tag"))
+        if path[-1:] == ("image",) and is_vllm_image(repository):
+            return f"{repository}:{tag}" if tag else repository
+    return ""
+
+
 def _argument_nodes(part: _Part) -> Iterator[tuple[str, tuple[str, ...], Node]]:
-    """(`map`, `list` or `key`; path; node) of everything that reads like arguments, outer ones first."""
+    """(`map`, `list`, `text` or `key`; path; node) of everything that reads like arguments, outer ones first."""
     facts = format_facts()
     for path, node in _inner(part):
         for name, _, value in items(node):
@@ -216,6 +248,8 @@ def _argument_nodes(part: _Part) -> Iterator[tuple[str, tuple[str, ...], Node]]:
                 yield "map", here, value
             elif name in facts.lists and isinstance(value, SequenceNode) and _has_flags(value):
                 yield "list", here, value
+            elif name in facts.lists and text_of(value).lstrip().startswith("--"):
+                yield "text", here, value
             elif isinstance(value, ScalarNode) and facts.argument_of((*part.path, *here)):
                 yield "key", here, value
 

@@ -48,7 +48,8 @@ class KServe:
     def _with_model(self, tree: Tree, reading: Reading) -> Reading:
         spec = child(tree.root, "spec")
         places = (("predictor", "model", "storageUri"), ("model", "uri"))
-        uri = next((text for place in places if (text := text_of(child(spec, *place)))), "")
+        mounted = next((item.value for item in reading.env if item.name == "STORAGE_URI"), None)
+        uri = next((text for place in places if (text := text_of(child(spec, *place)))), mounted or "")
         return replace(reading, model=reading.model or _model_of(uri)) if uri else reading
 
 

@@ -61,6 +61,8 @@ def _config_maps(document: Document) -> dict[str, Node]:
 def _taken(tree: Tree, container: MappingNode, maps: dict[str, Node]) -> FileVariables:
     """Variables of `envFrom`; what stands in another file is named."""
     found = FileVariables()
+    if size := _group_size(tree):
+        found.values["LWS_GROUP_SIZE"] = str(size)
     for item in elements(child(container, "envFrom")):
         kind, name = next(((k, text_of(child(v, "name"))) for k, _, v in items(item) if k.endswith("Ref")), ("", ""))
         prefix = text_of(child(item, "prefix"))
@@ -98,11 +100,15 @@ def _with_value(item: Node, maps: dict[str, Node]) -> Node:
 
 def _with_group(tree: Tree, path: tuple[str, ...], reading: Reading) -> Reading:
     """A LeaderWorkerSet's group has several pods, each with its own GPUs."""
-    if kind_of(tree) != "LeaderWorkerSet":
-        return reading
-    size = text_of(child(tree.root, "spec", "leaderWorkerTemplate", "size"))
-    if not size.isdigit() or int(size) < 2:
+    size = _group_size(tree)
+    if size < 2:
         return reading
     note = f"a group of {size} pods serves one model: {reading.gpus} GPUs each" if reading.gpus else ""
     notes = (*reading.notes, note) if note else reading.notes
-    return replace(reading, gpus=reading.gpus * int(size), notes=notes)
+    return replace(reading, gpus=reading.gpus * size, notes=notes)
+
+
+def _group_size(tree: Tree) -> int:
+    """Pods of a LeaderWorkerSet's group, which the controller also gives them as a variable; 0 for other objects."""
+    size = text_of(child(tree.root, "spec", "leaderWorkerTemplate", "size"))
+    return int(size) if kind_of(tree) == "LeaderWorkerSet" and size.isdigit() else 0

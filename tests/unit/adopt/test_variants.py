@@ -8,6 +8,8 @@ import pytest
 
 from autotune.adopt.registry import adopt_text
 from autotune.adopt.values import Adopted
+from autotune.export.patch import patch
+from autotune.space.arguments import bundled_table
 
 SECRETS = "HF_TOKEN=hf_" + "a" * 30 + "\nVLLM_USE_DEEP_GEMM='1'\nMODEL=org/model\nexport SEQS=48\n# NOT=this\n"
 
@@ -176,3 +178,42 @@ def test_units_that_start_a_shell_or_a_container(tmp_path: Path) -> None:
     podman = "[Container]\nImage=vllm/vllm-openai:v0.31.0\nExec=--model org/m --max-num-seqs 8\n[Service]\nRestart=no\n"
     found = adopted(tmp_path, "a.container", podman)
     assert (found.model, found.config.get("max_num_seqs"), found.version) == ("org/m", 8, "0.31.0")
+
+
+def test_a_group_gives_its_pods_their_number(tmp_path: Path) -> None:
+    text = (
+        "apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nspec:\n  leaderWorkerTemplate:\n    size: 4\n"
+        "    leaderTemplate:\n      spec:\n        containers:\n        - image: vllm/vllm-openai:v0.32.0\n"
+        "          command: [bash, -c, 'vllm serve m -pp ${LWS_GROUP_SIZE} -tp 8']\n"
+    )
+    assert adopted(tmp_path, "a.yaml", text).config.get("pipeline_parallel_size") == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm:\n  model: m\n  extraArgs: "--max-num-seqs 64 -tp 2"   # here\n',
+        "engine:\n  command: vllm serve m --max-num-seqs 64 -tp 2\nother: 1\n",
+        "engine:\n  command: [vllm, serve, m]\n  args:\n  - --max-num-seqs=64\n  - -tp=2\n",
+    ],
+)
+def test_command_lines_in_other_values_files(tmp_path: Path, text: str) -> None:
+    found = adopted(tmp_path, "values.yaml", text + "image: {repository: vllm/vllm-openai, tag: v0.30.1}\n")
+    assert (found.format, found.model, found.version) == ("helm", "m", "0.30.1")
+    assert {name: value for name, value in found.config.args if name != "model_tag"} == {
+        "max_num_seqs": 64, "tensor_parallel_size": 2,
+    }  # fmt: skip
+    changed = patch(found, found.config.merged({"max_num_seqs": 8, "block_size": 32}), found.config, bundled_table())
+    assert not changed.by_hand
+    again = adopt_text(changed.text, found.path)
+    assert (again.config.get("max_num_seqs"), again.config.get("block_size")) == (8, 32)
+    assert ("# here" in changed.text) is ("# here" in text)
+
+
+def test_the_model_that_kserve_mounts(tmp_path: Path) -> None:
+    text = (
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nspec:\n  predictor:\n    containers:\n"
+        "    - image: vllm/vllm-openai:v0.32.0\n      args: [--model, /mnt/models]\n"
+        "      env: [{name: STORAGE_URI, value: 'hf://org/m'}]\n"
+    )
+    assert adopted(tmp_path, "a.yaml", text).model == "org/m"
