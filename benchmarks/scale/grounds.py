@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,27 +95,36 @@ def _begin(
 
 
 def table(names: Sequence[str], trials: int, seeds: int) -> str:
-    """One row a surface: medians over seeds, and means of the difference with its standard error."""
+    """One row a surface. Shares and trials are means over seeds, times to a share medians."""
     head = (
-        "| surface | trials | share of the front, 1 place | 8 places | 8 less 1, mean ± error | search | "
-        f"to what 1 place found | {' | '.join(f'to {goal:.0%}' for goal in GOALS)} |\n|{'---|' * (7 + len(GOALS))}"
+        "| surface | trials | share of the front, 1 place | 8 places | 8 less 1 ± error | search | "
+        f"trials of 8 places for what 1 found | search then | {' | '.join(f'to {goal:.0%}' for goal in GOALS)} |\n"
+        f"|{'---|' * (8 + len(GOALS))}"
     )
-    return "\n".join([head, *(row for name in names for row in _rows(name, trials, seeds))])
+    return "\n".join([head, *(_row(name, trials, seeds) for name in names)])
 
 
-def _rows(name: str, trials: int, seeds: int) -> Iterator[str]:
+def _row(name: str, trials: int, seeds: int) -> str:
+    """Many places get half as many trials more, to see how many they need for what one place found."""
     alone = [play(name, PLACES[0], trials, seed) for seed in range(seeds)]
-    beside = [play(name, PLACES[1], trials, seed) for seed in range(seeds)]
-    found = [np.asarray([one.shares[-1] for one in arm]) for arm in (alone, beside)]
-    gap = found[1] - found[0]
+    beside = [play(name, PLACES[1], trials + trials // 2, seed) for seed in range(seeds)]
+    found = np.asarray([one.shares[-1] for one in alone])
+    gap = np.asarray([one.shares[trials - 1] for one in beside]) - found
     error = gap.std(ddof=1) / np.sqrt(seeds) if seeds > 1 else float("nan")
-    faster = statistics.median(a.ends[-1] / b.ends[-1] for a, b in zip(alone, beside, strict=True))
-    goals = [float(np.median(found[0])), *GOALS]
-    yield (
-        f"| {name} | {trials} | {np.median(found[0]):.3f} | {np.median(found[1]):.3f} | "
-        f"{gap.mean():+.3f} ± {error:.3f} | x{faster:.1f} | "
-        f"{' | '.join(_sooner(alone, beside, goal) for goal in goals)} |"
+    hours = float(np.mean([one.ends[-1] for one in alone]))
+    shares, ends = (_mean([getattr(one, part) for one in beside]) for part in ("shares", "ends"))
+    enough = np.flatnonzero(shares >= found.mean())
+    needed = f"{enough[0] + 1} | x{hours / ends[enough[0]]:.1f}" if len(enough) else f"more than {len(shares)} | –"
+    return (
+        f"| {name} | {trials} | {found.mean():.3f} | {(found + gap).mean():.3f} | {gap.mean():+.3f} ± {error:.3f} | "
+        f"x{hours / ends[trials - 1]:.1f} | {needed} | {' | '.join(_sooner(alone, beside, goal) for goal in GOALS)} |"
     )
+
+
+def _mean(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Mean over searches after every trial, as far as all of them went."""
+    least = min(map(len, rows))
+    return np.asarray(np.mean([row[:least] for row in rows], axis=0))
 
 
 def _sooner(alone: Sequence[Search], beside: Sequence[Search], goal: float) -> str:
