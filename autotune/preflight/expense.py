@@ -11,6 +11,9 @@ _LIVE_SHARE = 0.5
 _NEW_COMPILE_SHARE = 0.5
 """Of the starts on a GPU: those that meet a new batch size, number format or layout and compile."""
 
+_CLIMBED = 7
+"""Levels on the way to the baseline's knee: from 4 requests in flight to 256, from a quarter of one a second to 16."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrialSeconds:
@@ -107,7 +110,8 @@ def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool, ro
     start = seconds.start + _NEW_COMPILE_SHARE * seconds.compile
     usual = _LIVE_SHARE * seconds.live + (1 - _LIVE_SHARE) * start if live else start
     parallel = spec.hardware.parallel_trials
-    search = (trials + sentinels) * (usual + seconds.measure) / parallel
+    climb = _CLIMBED * seconds.measure if spec.load.knee is not None else 0.0
+    search = climb + (trials + sentinels) * (usual + seconds.measure) / parallel
     check = neighbour_seconds(spec, seconds, rounds)
     confirming = confirmations * (seconds.start + seconds.measure)
     limits = [spec.search.wall_clock] if spec.search.wall_clock is not None else []

@@ -116,6 +116,16 @@ def test_hours_follow_from_trials_starts_and_windows() -> None:
     assert restarted.neighbours == 0
 
 
+def test_the_climb_to_the_knee_is_part_of_the_hours_once() -> None:
+    plain, placed = (
+        StudySpec.model_validate({"name": "s", "model": "m", "load": load, "quality": {"enabled": False}})
+        for load in ({"levels": [8]}, {"knee": 0.9})
+    )
+    one, other = (expense(spec, prior_seconds(spec), gpus=1, live=False, rounds=3) for spec in (plain, placed))
+    assert other.searching - one.searching == pytest.approx(7 * prior_seconds(plain).measure)
+    assert other.confirming == one.confirming
+
+
 def test_a_limit_of_the_search_does_not_cut_the_confirmation_which_runs_alone() -> None:
     spec = StudySpec.model_validate({
         "name": "s", "model": "m", "hardware": {"gpus": 8, "parallel_trials": 4, "neighbour_check": False},
