@@ -3,7 +3,9 @@
     python benchmarks/client/agreement.py http://127.0.0.1:8000 --python VLLM_PYTHON --tokenizer FOLDER [--rounds 5]
 
 Closed loop, both with the same number of requests of the same lengths; a round is one run of each, the order changes
-from round to round, and one run of ours before them warms the server up. Ratios are taken within rounds.
+from round to round, and one run of ours before them warms the server up. Ratios are taken within rounds. Beside an
+engine on the same processor the clients need cores of their own (`--cores 1`, and the engine bound to the others): a
+client that takes the engine's time measures itself.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Job:
-    """What both clients do: `requests` of `input_tokens` and `output_tokens`, `streams` at a time."""
+    """What both clients do: `requests` of `input_tokens` and `output_tokens`, `streams` at a time, on `cores`."""
 
     url: str
     model: str
@@ -36,6 +38,12 @@ class Job:
     requests: int = 20
     input_tokens: int = 64
     output_tokens: int = 32
+    cores: tuple[int, ...] = ()
+
+    def bind(self) -> None:
+        """In a client's process: stay on the given cores; without any, wherever it may run."""
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
 
 
 def run_ours(job: Job, seed: int) -> Figures:
@@ -45,7 +53,7 @@ def run_ours(job: Job, seed: int) -> Figures:
         "--levels", str(job.streams), "--requests", str(job.requests), "--input-tokens", str(job.input_tokens),
         "--output-tokens", str(job.output_tokens), "--seed", str(seed),
     ]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=job.bind)
     return {key: float(value) for key, value in json.loads(done.stdout)["levels"][0]["metrics"].items()}
 
 
@@ -61,7 +69,9 @@ def run_vllm(job: Job, seed: int) -> Figures:
             "--save-result", "--result-dir", folder, "--result-filename", "vllm.json",
         ]  # fmt: skip
         quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
-        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT, env=os.environ | quiet)
+        subprocess.run(
+            command, check=True, capture_output=True, timeout=TIMEOUT, env=os.environ | quiet, preexec_fn=job.bind
+        )
         body = json.loads((Path(folder) / "vllm.json").read_text())
     return {key: float(value) for key, value in body.items() if isinstance(value, int | float)}
 
@@ -100,6 +110,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     for name in ("streams", "requests", "input_tokens", "output_tokens"):
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=getattr(Job, name))
+    parser.add_argument("--cores", type=lambda text: tuple(map(int, text.split(","))), default=(), help="such as 1,2")
     options = vars(parser.parse_args())
     rounds = options.pop("rounds")
     found = compare(Job(**options), rounds)
