@@ -12,7 +12,7 @@ from autotune.adopt.words import Word
 from autotune.adopt.yaml_tree import Tree, elements, items
 
 _CONTINUED = re.compile(r"\\\r?\n[ \t]*$")
-_REFERENCE = re.compile(r"[ \t]+\"?\$[({]\w+[)}]\"?")
+_REFERENCE = re.compile(r"[ \t]+(\\?\"|)\$[({]\w+[)}]\1")
 _NEW_LINE = re.compile(r"\n[ \t]*$")
 
 

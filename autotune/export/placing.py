@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from autotune.adopt.format_facts import format_facts
-from autotune.adopt.traced import RAW
+from autotune.adopt.traced import BARE, RAW
 from autotune.adopt.values import Adopted, EnvSetting, Insertion, Line, LineStyle, Place, Setting
 from autotune.adopt.words import Word
 from autotune.export.edits import Edit
@@ -139,8 +139,10 @@ class Placing:
         if span is not None:
             start, end = span
             quoting = part.quoting[0]
+        elif offset == 0 and word.start >= 0 and _style((word,), line) != "shell":  # the whole item of a list
+            return (Edit(word.start, word.end, self._items([value], line)[0]),)
         elif offset == 0 and word.start >= 0:
-            start, end, quoting = word.start, word.end, ("b" if _style((word,), line) == "shell" else ".")
+            start, end, quoting = word.start, word.end, BARE
         else:
             return None
         text = self._embedded(value, quoting, start, end)

@@ -206,6 +206,25 @@ def test_a_chart_without_a_section_for_vllm_gets_one() -> None:
             "value: '48'}]\n    command: [sh, -c, 'vllm serve m --max-num-seqs $(SEQS) --kv-cache-dtype fp8']\n",
         ),
         (
+            "pod.yaml",
+            "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.32.0\n"
+            "    env: [{name: SEQS, value: '64'}]\n"
+            '    command: [sh, -c, "vllm serve m --max-num-seqs $(SEQS)"]\n',
+            "value: '48'}]\n    command: [sh, -c, \"vllm serve m --max-num-seqs $(SEQS) --kv-cache-dtype fp8\"]\n",
+        ),
+        (
+            "pod.yaml",
+            "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.32.0\n"
+            "    args:\n    - --model\n    - m\n    - --max-num-seqs\n    - $(SEQS)\n",
+            '    - --max-num-seqs\n    - "48"\n    - --kv-cache-dtype\n    - fp8\n',
+        ),
+        (
+            "compose.yaml",
+            "services:\n  a:\n    image: vllm/vllm-openai:v0.32.0\n"
+            "    command: [--model, m, --max-num-seqs, '${SEQS-}']\n",
+            '    command: [--model, m, --max-num-seqs, "48", "--kv-cache-dtype", "fp8"]\n',
+        ),
+        (
             "a.service",
             "[Service]\nEnvironment=SEQS=64\nExecStart=/bin/vllm serve m --max-num-seqs ${SEQS}\n",
             "Environment=SEQS=48\nExecStart=/bin/vllm serve m --max-num-seqs ${SEQS} --kv-cache-dtype fp8\n",
