@@ -218,10 +218,10 @@ class LevelRun:
             return False
         assert self.duration is not None
         done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
-        needed = float(self.required)
-        if self.closed:  # in whole waves, from the end of a request on
-            needed = max(WAVES, math.ceil(self.required / self.level.value)) * self.level.value + 1
-        return elapsed >= self.duration and done >= needed + self._late()
+        needed = float(self.required + self._late())
+        if self.closed:
+            needed = max(WAVES, math.ceil(needed / self.level.value)) * self.level.value + 1
+        return elapsed >= self.duration and done >= needed
 
     def _late(self) -> int:
         """Requests that are told of inside the window and do not count: they ended, or got their first token, before.

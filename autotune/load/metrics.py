@@ -12,7 +12,7 @@ Times of one request, all on CLOCK_MONOTONIC of the client's host:
 
 A window [a, b) is measured, of length W = b - a. In closed loop each sample belongs to the time when it ended (the TTFT
 to t_first, E2E and TPOT to t_last, a gap to its later chunk), so that no request is left out for being slow; a and b
-are the ends of requests, and a multiple of the concurrency ends in between (`whole_waves`). In open loop the requests
+are ends of requests with a multiple of the concurrency in between (`whole_waves`). In open loop the requests
 planned inside the window are measured and waited for.
 """
 
@@ -32,6 +32,8 @@ from autotune.load.wire import UNFINISHED
 from autotune.spec.study import ObjectiveSpec, SloSpec
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
+BURST = 0.2
+"""A pause of more than this share of a wave ends a burst of requests that ended together."""
 MAX_BLOCKS = 20
 """Blocks of time that a window is cut into for its intervals, at most."""
 
@@ -215,21 +217,30 @@ def whole_waves(records: Records, window: Window, streams: int) -> Window:
     `streams`-th, 2 `streams`-th, ... request after it.
 
     Streams with answers of similar lengths march in step: all read their prompts, then all write. A window with a piece
-    of a wave has too much of one or of the other. The window is returned as it is where it holds less than two waves
-    or a request failed in it.
+    of a wave has too much of one or of the other. Where ends come in bursts, waves begin with the first of one: those
+    keep time, while the last may be late. The window is returned as it is where it holds less than two waves or a
+    request failed in it.
     """
     if (records.failed & window.holds(records.column("end"))).any():
         return window
-    ends = np.sort(records.column("last")[records.ok & window.holds(records.column("last"))])
-    count = (len(ends) - 1) // streams
+    known = np.sort(records.column("last")[records.ok])
+    begin, end = np.searchsorted(known, (window.start, window.end))
+    ends = known[begin:end]
+    if len(ends) <= 2 * streams:
+        return window
+    pauses = np.diff(ends, prepend=known[begin - 1] if begin else -np.inf)
+    wave = streams * (ends[-1] - ends[0]) / (len(ends) - 1)
+    bursts = np.flatnonzero(pauses[:streams] > BURST * wave)
+    first = int(bursts[0]) if len(bursts) else 0
+    count = (len(ends) - 1 - first) // streams
     if count < 2:
         return window
-    waves = tuple(ends[: count * streams + 1 : streams].tolist())
+    waves = tuple(ends[first : first + count * streams + 1 : streams].tolist())
     return Window(waves[0], waves[-1], window.by_plan, waves)
 
 
 def blocks_of(records: Records, window: Window) -> Blocks:
-    """Blocks for the bootstrap: whole waves, else equal ones that are not shorter than a typical request; at most 20."""
+    """Blocks for the bootstrap, 20 at most: whole waves, else equal ones that are not shorter than a typical request."""
     if window.waves:
         count = min(len(window.waves) - 1, MAX_BLOCKS)
         return Blocks([window.waves[k] for k in np.linspace(0, len(window.waves) - 1, count + 1).round().astype(int)])

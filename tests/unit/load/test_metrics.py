@@ -79,7 +79,7 @@ def test_a_window_with_a_piece_of_a_wave_would_be_wrong():
 
 def test_windows_without_two_waves_or_with_failures_stay_as_they_are():
     seen = marching(16, 8)
-    assert whole_waves(seen, Window(9.0, 19.0), 16) == Window(9.0, 19.0)
+    assert whole_waves(seen, Window(9.0, 14.0), 16) == Window(9.0, 14.0)
     broken = records([{"sent": 0.1 * k, "chunks": [0.1 * k + 0.05], "status": int(k == 50)} for k in range(100)])
     assert whole_waves(broken, Window(0.0, 9.0), 2) == Window(0.0, 9.0)
 
