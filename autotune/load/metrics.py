@@ -240,7 +240,7 @@ def whole_waves(records: Records, window: Window, streams: int) -> Window:
 
 
 def blocks_of(records: Records, window: Window) -> Blocks:
-    """Blocks for the bootstrap, 20 at most: whole waves, else equal ones that are not shorter than a typical request."""
+    """Blocks for the bootstrap, 20 at most: whole waves, else equal ones no shorter than a typical request."""
     if window.waves:
         count = min(len(window.waves) - 1, MAX_BLOCKS)
         return Blocks([window.waves[k] for k in np.linspace(0, len(window.waves) - 1, count + 1).round().astype(int)])
