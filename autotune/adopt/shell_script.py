@@ -20,7 +20,7 @@ from autotune.adopt.words import Word
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?=)")
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _SKIPPED = frozenset({"do", "done", "time", "!"})
-_TESTS = frozenset({"[", "[[", "test"})
+_TESTS = frozenset({"[", "[[", "test", "true", "false"})
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,13 @@ class _Branch:
         runs: what is read now would be executed; None where the condition could not be decided.
         taken: an earlier part of it was.
         subject: of a `case`, None where it is not known.
+        doubted: an earlier part of a `case` may have been executed.
     """
 
     runs: bool | None
     taken: bool
     subject: str | None = None
+    doubted: bool = False
 
 
 def read_script(
@@ -234,15 +236,17 @@ class _Interpreter:
             index += 1
         branch = self.branches[-1]
         texts = [self.state.text(token.segments) for token in patterns]
+        matched: bool | None = None
+        if any(text.text.text == "*" for text in texts):
+            matched = True
+        elif branch.subject is not None and not any(text.unknown or text.missing for text in texts):
+            matched = any(fnmatchcase(branch.subject, text.text.text) for text in texts)
         if branch.taken:
             branch.runs = False
-        elif any(text.text.text == "*" for text in texts):
-            branch.runs = True if branch.runs is not None else None
-        elif branch.subject is None or any(text.unknown or text.missing for text in texts):
-            branch.runs = None
         else:
-            branch.runs = any(fnmatchcase(branch.subject, text.text.text) for text in texts)
-        branch.taken = branch.runs is True
+            branch.runs = None if matched and branch.doubted else matched
+        branch.taken = branch.taken or branch.runs is True
+        branch.doubted = branch.doubted or branch.runs is None
         return index
 
     def _condition(self, commands: list[Command], index: int, *, first: bool) -> int:

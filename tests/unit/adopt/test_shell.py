@@ -41,6 +41,8 @@ def words(script: str, **given_: str) -> list[list[str]]:
         ("case x in x) case y in z) A=1;; esac; B=2;; *) B=3;; esac\nvllm $A $B", [["vllm", "$A", "2"]]),
         ("A=x\n[ -n \"$B\" ] && A+=' y'\n[[ -z $B && $A == x ]] || A+=' z'\nvllm $A", [["vllm", "x"]]),
         ("[ a = b ] && { A=1; B=1; }\n[ a = a ] && { A=2; B=2; }\nvllm $A $B", [["vllm", "2", "2"]]),
+        ("A=7\ncase $A in 7) B=1;; f) B=2;; *) B=3;; esac\nvllm $B", [["vllm", "1"]]),
+        ("true || A=1\nfalse && A=2\nfalse || A=3\nvllm $A", [["vllm", "3"]]),
         ("cd /x && vllm serve", [["cd", "/x"], ["vllm", "serve"]]),
         ("go() {\n  local m=$1; shift\n  vllm $m \"$@\"\n}\ngo a b c\ngo d", [["vllm", "a", "b", "c"], ["vllm", "d"]]),
         ("function go { vllm $1; go $1; }\ngo a; echo", [["vllm", "a"], ["echo"]]),
@@ -63,6 +65,8 @@ def test_only_what_hangs_on_an_unknown_condition_is_doubtful() -> None:
     doubtful = [word.plain for word in call.words if not word.certain]
     assert doubtful == ["--y", "2", "--z", "--x 1 --y 2 --z --w"]
     call = read_script(Traced.of("case $(uname) in L*) A=1 ;; *) A=2 ;; esac\nvllm $A")).calls[-1]
+    assert [word.certain for word in call.words] == [True, False]
+    call = read_script(Traced.of("A=0\ncase x in $(uname)) ;; y) ;; *) A=2 ;; esac\nvllm $A")).calls[-1]
     assert [word.certain for word in call.words] == [True, False]
     calls = read_script(Traced.of("vllm serve a || vllm serve b")).calls
     assert [call.certain for call in calls] == [True, False]
