@@ -127,6 +127,23 @@ def test_envoy_accepts_the_configuration(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_envoy_s_own_messages_have_every_field() -> None:
+    """Where Envoy itself is not installed: its messages as Python classes take the file, and refuse a wrong name."""
+    messages = "envoy_data_plane.envoy"
+    try:
+        bootstrap = importlib.import_module(f"{messages}.config.bootstrap.v3").Bootstrap
+    except ImportError:
+        pytest.skip("envoy-data-plane is not installed")
+    for name in ("network.http_connection_manager", "http.local_ratelimit", "http.buffer", "http.router"):
+        importlib.import_module(f"{messages}.extensions.filters.{name}.v3")  # so that `@type` is known
+    (file,) = OPERATIONS["envoy"].render(example())
+    read = bootstrap.from_dict(YAML(typ="safe").load(file.text))
+    assert read.static_resources.clusters[0].circuit_breakers.thresholds[0].max_requests == 64
+    wrong = YAML(typ="safe").load(file.text.replace("max_pending_requests", "max_waiting_requests"))
+    with pytest.raises(Exception, match="max_waiting_requests"):
+        bootstrap.from_dict(wrong)
+
+
 def test_a_shell_passes_on_what_was_meant(tmp_path: Path) -> None:
     """The script runs with a stand-in for vLLM that says its arguments and its environment."""
     shell = tool("sh")
