@@ -304,6 +304,9 @@ class StudyTuner:
     def _files(self, study: Study) -> tuple[tuple[str, str], ...]:
         records, final = self._results(study)
         chosen = renamed(gather(study, records, final), self.study.spec.name)
+        if study.folder != self.study.folder:  # a re-tuning has a study file of its own
+            file = os.path.relpath(study.folder / "study.yaml", self.study.path.absolute().parent)
+            chosen = replace(chosen, evidence=replace(chosen.evidence, study_file=file))
         files = EXPORTERS[self.retune.promote.format].render(chosen)
         return tuple((str(file.path), file.text) for file in files)
 

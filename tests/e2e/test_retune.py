@@ -88,6 +88,7 @@ def test_a_study_is_adopted_watched_tuned_again_promoted_and_rolled_back(study: 
     assert promoted["verdict"] == "promoted", promoted
     assert "max-num-seqs: 4" not in deployed(folder)
     assert (folder / "short/retune/0001/study.yaml").is_file()
+    assert "Repeat with: autotune run short/retune/0001/study.yaml" in deployed(folder)
 
     (folder / "code").write_text("1")
     call("rollback", study, code=1)  # the hook fails: what was deployed is deployed again
