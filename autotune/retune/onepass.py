@@ -334,6 +334,9 @@ class Pass:
         assert incumbent is not None
         against = self._tuner.baseline() if tuning.fallback else _config(incumbent)
         self._tuning, self._spent_before = tuning, self._tuner.spent(tuning)
+        # A pass that was killed has told no cost; what it spent on this re-tuning counts in this one.
+        told = self._state().gpu_hours(tuning.at, self._now()) + self._gpu_hours
+        self._gpu_hours += max(0.0, self._spent_before - told)
         tuned = await self._tuner.tune(tuning, against, self._seconds(call))
         self._tuning = None
         self._gpu_hours += tuned.gpu_hours

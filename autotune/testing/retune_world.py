@@ -175,9 +175,13 @@ class FakeTuner:
             return Tuned(incumbent, False, (), "", "", tuning.folder, 0.1, f"unknown mode {mode(incumbent)}")
         names = [mode(incumbent), *(name for name in era.scores if name != mode(incumbent))]
         plan = [name for _ in range(ROUNDS) for name in names]
+        before = len(done)
         while len(done) < len(plan):
             self.interrupted(len(done))
-            value = self._measure(plan[len(done)], ends)
+            try:
+                value = self._measure(plan[len(done)], ends)
+            except GiveWay as given:
+                raise GiveWay(given.reason, (len(done) - before) * self.run_s / 3600) from None
             assert value is not None
             done.append((plan[len(done)], value))
         return self._result(tuning, incumbent, done)

@@ -23,7 +23,7 @@ from autotune.retune.tuner import CanaryResult
 from autotune.retune.verdict import Ending, Verdict
 from autotune.space.config import EngineConfig
 from autotune.spec.retune import RetuneSpec
-from autotune.testing.retune_world import Era, FakeClock, FakeHooks, FakeTuner, MemoryLedger
+from autotune.testing.retune_world import Era, FakeClock, FakeHooks, FakeTuner, Killed, MemoryLedger
 
 OLD = Era("0.26.0", 400, {"base": 100, "a": 120, "b": 110})
 NEW = Era("0.32.0", 400, {"base": 100, "a": 102, "b": 140})
@@ -142,6 +142,25 @@ async def test_a_signal_is_kept_with_its_cost_and_the_pass_goes_on_next_time(ben
     assert (last.verdict, last.gpu_hours) == ("gave way", pytest.approx(3 * 300 / 3600))
     bench.tuner.interrupted = lambda done: None
     assert (await bench.run()).verdict is Verdict.PROMOTED
+
+
+async def test_what_a_killed_pass_has_spent_counts_in_the_next_one(bench: Bench) -> None:
+    await bench.run()
+    bench.era = NEW
+
+    def killed(done: int) -> None:
+        if done == 4:
+            raise Killed
+
+    bench.tuner.interrupted = killed
+    with pytest.raises(Killed):
+        await bench.run()
+    told = len(bench.state.passes)
+    bench.tuner.interrupted = lambda done: None
+    assert (await bench.run(seconds=1_000)).verdict is Verdict.GAVE_WAY
+    assert bench.state.passes[told].gpu_hours == pytest.approx(
+        7 * 300 / 3600
+    )  # four of the killed one, three of its own
 
 
 async def test_a_spent_month_only_looks(bench: Bench) -> None:
