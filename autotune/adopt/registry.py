@@ -14,6 +14,7 @@ from autotune.adopt.sources.shell import Shell
 from autotune.adopt.sources.systemd import Systemd
 from autotune.adopt.sources.vllm_yaml import VllmYaml
 from autotune.adopt.values import Adopted, Document, Reading, Source
+from autotune.adopt.yaml_tree import TEMPLATE_HINT
 from autotune.errors import SpecError
 from autotune.space.arguments import ArgumentTable, shipped_table
 from autotune.space.expression import nearest
@@ -64,8 +65,10 @@ def adopt_text(
     except RecursionError as error:
         raise SpecError("is nested too deeply to be read", file=path, hint="write its references out") from error
     if not readings:
-        raise SpecError(f"nothing in this {source.title} starts vLLM", file=path,
-                        hint="a `vllm serve` command, an image with vllm in its name, or vLLM's arguments")  # fmt: skip
+        hint = "looked for: a `vllm serve` command, an image with vllm in its name, or vLLM's arguments"
+        if "{{" in text:
+            hint = TEMPLATE_HINT
+        raise SpecError(f"nothing in this {source.title} starts vLLM", file=path, hint=hint)
     reading = _pick(readings, engine, path)
     adopted = judge(document, source.name, reading, table or shipped_table(version_of(reading.image)))
     others = [item.label for item in readings if item is not reading and item.label]

@@ -15,6 +15,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from autotune.adopt.traced import NOWHERE, Traced, aligned
 from autotune.errors import SpecError
 
+TEMPLATE_HINT = "it looks like a Helm template: give the values file, or the output of `helm template`"
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 
 
@@ -79,7 +80,7 @@ def parse(text: str, path: Path, origins: tuple[int, ...] = ()) -> tuple[Tree, .
         line = error.problem_mark.line + 1 if error.problem_mark is not None else None
         hint = "mend the file"
         if "{{" in text:
-            hint = "it looks like a Helm template: give the values file, or the output of `helm template`"
+            hint = TEMPLATE_HINT
         raise SpecError(
             f"this is no YAML: {error.problem or error.context}", file=path, line=line, hint=hint
         ) from error

@@ -99,3 +99,11 @@ def test_prefill_and_decode_of_a_recipe_are_two_engines() -> None:
     )
     assert adopt_text(text, Path("r.yaml")).config.get("max_num_seqs") == 256
     assert adopt_text(text, Path("r.yaml"), engine="prefill").config.get("max_num_seqs") == 8
+
+
+@pytest.mark.parametrize("spec", ["spec: {}\n", "{{- if x }}\nspec: {}\n{{ end }}\n"])
+def test_a_template_is_named_as_such(spec: str) -> None:
+    text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Release.Name }}\n" + spec
+    with pytest.raises(SpecError) as caught:
+        adopt_text(text, Path("a.yaml"))
+    assert "helm template" in str(caught.value.hint)
