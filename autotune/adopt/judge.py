@@ -22,6 +22,8 @@ from autotune.space.renames import argument_renames, parse_version, translate, v
 from autotune.spec.rules import argument_rules
 
 _T = TypeVar("_T")
+VARIABLES_OF = "0.32.0"
+"""The release that `variables.txt` is of; `renames.toml` has what changed with the others."""
 _TAG = re.compile(r"(?:^|/)[\w.-]*vllm[\w.-]*(?:/[\w.-]*)*:v?(\d+\.\d+(?:\.\d+)?)")
 
 
@@ -243,6 +245,8 @@ def _lost_variable(name: str, value: str, table: ArgumentTable, found: _Gathered
         near = nearest(name.removeprefix("VLLM_"), [known.removeprefix("VLLM_") for known in known_variables()])
         hint = f"Did you mean VLLM_{near}?" if near else "Remove it, or keep it if a plug-in of yours reads it."
         message = f"vLLM {table.version} does not read {name}; it is ignored"
+        if parse_version(table.version) != parse_version(VARIABLES_OF):
+            message = f"vLLM {VARIABLES_OF} does not read {name}; look whether {table.version} does, else it is ignored"
         found.unknown.append(Unknown(name, message, hint, fatal=False))
     if rule is None or rule.exists_in(parse_version(table.version)):
         return

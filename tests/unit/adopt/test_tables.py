@@ -73,3 +73,10 @@ def test_a_file_that_names_a_release_is_held_against_what_is_known_of_it() -> No
     assert old.config.get("calculate_kv_scales") is True
     assert [item.name for item in new.unknown] == ["--calculate-kv-scales"]
     assert not [finding for finding in lint(old) if finding.argument == "calculate_kv_scales"]
+
+
+@pytest.mark.parametrize(("version", "said"), [("0.32.1", "it is ignored"), ("0.28.0", "look whether 0.28.0 does")])
+def test_a_variable_is_judged_by_the_release_whose_variables_are_known(version: str, said: str) -> None:
+    run = f"docker run -e VLLM_NO_SUCH=1 vllm/vllm-openai:v{version} --model m\n"
+    (unknown,) = adopt_text(run, Path("a.sh")).unknown
+    assert said in unknown.message and not unknown.fatal
