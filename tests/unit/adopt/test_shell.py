@@ -146,6 +146,6 @@ def test_a_config_file_beside_the_script_is_read(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_nested_without_end_is_an_error_of_the_reader() -> None:
-    script = "vllm serve m --x " + "${A:-" * 3000 + "}" * 3000
+    script = "vllm serve m --x " + "${A:-" * 500 + "}" * 500
     with pytest.raises(SpecError, match="nested too deeply"):
         adopt_text(script, Path("a.sh"))
