@@ -118,12 +118,13 @@ async def test_key_is_neither_on_the_command_line_nor_in_the_log(tmp_path: Path)
         await running.stop()
 
 
-async def test_two_starts_have_fresh_names_and_keys(tmp_path: Path) -> None:
+async def test_two_starts_are_told_apart_by_name_and_place_and_share_the_key_of_the_run(tmp_path: Path) -> None:
     one = await started(tmp_path / "1")
     two = await started(tmp_path / "2")
     try:
         assert one.served_model != two.served_model
-        assert one.api_key != two.api_key
+        assert one.api_key == two.api_key  # a key for each would be a new compilation for each in vLLM up to 0.31
+        assert len(one.api_key) >= 32
         assert one.url != two.url
     finally:
         await asyncio.gather(one.stop(), two.stop())
