@@ -52,7 +52,7 @@ def test_a_pass_gives_way_is_killed_and_is_finished_by_a_third(desk: Desk) -> No
     assert asked.returncode == 130 and "gave way" in errors and "Traceback" not in errors
     desk.wait_until_nothing_is_left()
     kept = measured(desk)
-    assert kept == 1
+    assert kept in (1, 2)  # the second trial may have ended before the signal came
 
     killed = desk.start("retune", "short.yaml")
     wait_until_it_measures(killed, 2)
