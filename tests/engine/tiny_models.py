@@ -1,6 +1,7 @@
 """Models without weights for the real vLLM: a configuration and a tokenizer, to be served with `load_format: dummy`.
 
-The shipped CPU model has nine heads, which no two ranks can share; these have eight. One of them has experts.
+The shipped CPU model has nine heads, which no two ranks can share; these have eight. One of them has experts, one reads
+images.
 """
 
 from __future__ import annotations
@@ -41,6 +42,18 @@ _MOE = {
     "norm_topk_prob": True,
 }
 
+_TILE = 128
+_IMAGE_TOKENS = (
+    "<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+)  # fmt: skip
+_IMAGE_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 
 def tiny_llama(engine: CpuEngine, folder: Path) -> Path:
     """A dense model whose heads can be shared by two ranks."""
@@ -50,6 +63,36 @@ def tiny_llama(engine: CpuEngine, folder: Path) -> Path:
 def tiny_moe(engine: CpuEngine, folder: Path) -> Path:
     """A mixture of eight experts."""
     return _write(engine, folder, _MOE)
+
+
+def tiny_vision(engine: CpuEngine, folder: Path) -> Path:
+    """An Idefics3 with a tower of two layers: one of the few that need no torchvision, and priced by an image's size.
+
+    An image is cut into tiles of 128 x 128 pixels of 16 tokens each, beside a small picture of the whole.
+    """
+    _write(engine, folder, {})
+    text = {**_COMMON, **_LLAMA, "vocab_size": 49280, "pad_token_id": 2}
+    tower = {"model_type": "idefics3_vision", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
+             "num_hidden_layers": 2, "image_size": _TILE, "patch_size": 16}  # fmt: skip
+    config = {"architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3", "text_config": text,
+              "vision_config": tower, "image_token_id": 49152, "scale_factor": 2, "tie_word_embeddings": True,
+              "pad_token_id": 2, "torch_dtype": "bfloat16"}  # fmt: skip
+    images = {"image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, "do_resize": True,
+              "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_convert_rgb": True,
+              "do_pad": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+              "max_image_size": {"longest_edge": _TILE}, "size": {"longest_edge": 3 * _TILE}}  # fmt: skip
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for number, name in enumerate(_IMAGE_TOKENS):
+        added = {"id": 49152 + number, "content": name, "special": True, "single_word": False, "lstrip": False,
+                 "rstrip": False, "normalized": False}  # fmt: skip
+        tokenizer["added_tokens"].append(added)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": _IMAGE_TEMPLATE}
+    for name, body in (
+        ("config", config), ("preprocessor_config", images), ("tokenizer", tokenizer), ("tokenizer_config", settings),
+        ("processor_config", {"processor_class": "Idefics3Processor", "image_seq_len": 16}),
+    ):  # fmt: skip
+        (folder / f"{name}.json").write_text(json.dumps(body))
+    return folder
 
 
 def _write(engine: CpuEngine, folder: Path, own: dict[str, object]) -> Path:
