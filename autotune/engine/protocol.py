@@ -67,17 +67,17 @@ class Resolved:
         values: resolved settings by argument name.
         mismatches: sentences; any of them makes the trial invalid (an ignored variable, a fallback, another value).
         notes: harmless remarks.
-        warnings: sentences; what makes it slower here than it could be.
         kv_cache_tokens: size of the KV cache in tokens, 0 where unknown.
         version: the engine's version.
+        warnings: sentences; what makes it slower here than it could be.
     """
 
     values: tuple[tuple[str, FrozenValue], ...] = ()
     mismatches: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
     kv_cache_tokens: int = 0
     version: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class Started(Protocol):
