@@ -94,7 +94,8 @@ async def judged(
     windows = [window for window in reference.windows[: reference.documents] if window.tokens in scorer.seen]
     return Verdict(
         size, round_, started, verdict_of(checks).value, (kl.value, kl.low, kl.high), _value(named, "kl[decode]"),
-        _value(named, "perplexity"), _value(named, "agreement"), len(scorer.seen),
+        _value(named, "perplexity"), _value(named, "agreement"),
+        sum(window.tokens in scorer.seen for window in reference.windows),
         accuracy([window.tokens for window in windows], [scorer.seen[window.tokens] for window in windows]),
         accuracy([window.tokens for window in windows], [window.scored for window in windows]),
         time.monotonic() - begin,
