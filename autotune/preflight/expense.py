@@ -80,11 +80,16 @@ class Expense:
 
 
 def prior_seconds(spec: StudySpec) -> TrialSeconds:
-    """What a trial of such a study usually takes: starts as measured on an H200 and on CPUs, windows as written."""
+    """What a trial of such a study usually takes: starts as measured on H200 and on CPUs, windows as written.
+
+    Source: docs/evidence/README.md, starts of GLM-4-9B's and Qwen3-30B-A3B's shapes.
+    """
     simulated = spec.engine.simulate if spec.engine.kind == "simulated" else None
     cpu = spec.engine.python == "cpu" or spec.hardware.gpus == 0
     speed = simulated.speed if simulated is not None else 1.0
-    start, compile_s = (35.0, 0.0) if cpu else (75.0, 45.0)
+    start, compile_s = (35.0, 0.0) if cpu else (65.0, 30.0)
+    if spec.engine.kind == "vllm" and spec.engine.fast_start and not cpu:
+        start = 30.0
     if spec.engine.kind == "endpoint":
         start, compile_s = 0.0, 0.0
     window = spec.load.window

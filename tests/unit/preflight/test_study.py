@@ -109,7 +109,7 @@ def test_hours_follow_from_trials_starts_and_windows() -> None:
     })  # fmt: skip
     restarted = expense(spec, prior_seconds(spec), gpus=4, live=False, rounds=3)
     live = expense(spec, prior_seconds(spec), gpus=4, live=True, rounds=3)
-    assert restarted.searching == pytest.approx(11 * (75 + 22.5 + 2 * (60 + 18)))
+    assert restarted.searching == pytest.approx(11 * (30 + 15 + 2 * (60 + 18)))
     assert live.searching < restarted.searching
     assert restarted.seconds == 900  # one GPU hour of four GPUs
     assert restarted.gpu_hours == pytest.approx(1)
@@ -152,7 +152,7 @@ def test_the_check_of_neighbours_is_part_of_the_hours() -> None:
         )
     )
     measure = prior_seconds(StudySpec.model_validate(body)).measure
-    assert checked.neighbours == pytest.approx(75 + 7 * measure), "all start once; three rounds of two windows"
+    assert checked.neighbours == pytest.approx(30 + 7 * measure), "all start once; three rounds of two windows"
     assert checked.seconds - unchecked.seconds == pytest.approx(checked.neighbours)
     assert unchecked.neighbours == 0
 
