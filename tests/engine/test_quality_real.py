@@ -85,6 +85,15 @@ def told(report: QualityReport) -> str:
     return "; ".join(f"{check.name} {check.verdict}: {check.note}" for check in report.checks)
 
 
+@pytest.mark.long
+async def test_the_same_engine_passes_twenty_times(engine: RunningEngine, tmp_path: Path) -> None:
+    memory = References()
+    for _ in range(20):
+        report = await gate(memory).check(engine, CONFIG, tmp_path)
+        assert report.verdict is QualityVerdict.PASSED, told(report)
+        assert not report.cached
+
+
 async def test_the_same_engine_passes_each_time_and_damage_fails_in_the_right_tier(
     engine: RunningEngine, cpu_vllm: CpuEngine, tmp_path: Path
 ) -> None:
