@@ -88,8 +88,7 @@ class Rules:
         rounds = rounds_of(records)
         if not rounds:
             return None
-        spread = drift_of(records, self.objectives)
-        extra = spread.spread if spread.verdict == "widen" else 0.0
+        extra = drift_of(records, self.objectives).extra_spread
         return analyse(rounds, self.objectives, self.baseline, margin=self.spec.confirm.margin, extra_spread=extra)
 
     def _minimiser(self, confirmation: Confirmation | None) -> Minimiser | None:

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+from statistics import NormalDist
+
+
+@cache
+def small_sample_factor(count: int) -> float:
+    """How much wider an interval must be than what resampling `count` blocks or documents gives; 1 below two.
+
+    sqrt(n / (n - 1)) t_{0.975, n - 1} / z_{0.975}: resampling takes the variance of few (n - 1)/n too small and their
+    mean for normal where it is Student's t (the idea of the expanded percentile interval: T. Hesterberg, "What Teachers
+    Should Know About the Bootstrap", 2015, section 5.3).
+    """
+    if count < 2:
+        return 1.0
+    return math.sqrt(count / (count - 1)) * t_quantile(0.975, count - 1) / NormalDist().inv_cdf(0.975)
 
 
 def t_quantile(chance: float, freedom: int) -> float:

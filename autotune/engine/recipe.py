@@ -31,7 +31,7 @@ _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How one start is recognised: port, served name and key, all fresh."""
+    """How one start is recognised: port and served name, fresh for each, and the run's key."""
 
     port: int
     served_model: str

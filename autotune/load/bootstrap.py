@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
 from autotune.load.records import Floats, Ints
 from autotune.load.report import Estimate
-from autotune.student import t_quantile
+from autotune.student import small_sample_factor
 
 REPLICATES = 1000
 MAX_BINS = 2000
@@ -30,7 +29,7 @@ class Blocks:
         self.count = len(self.lengths)
         picks = np.random.default_rng(20).integers(0, self.count, (REPLICATES, self.count))
         self.multiplicity = np.apply_along_axis(np.bincount, 1, picks, minlength=self.count).astype(np.float64)
-        self.widen = _widening(self.count)
+        self.widen = small_sample_factor(self.count)
 
     @classmethod
     def equal(cls, start: float, end: float, count: int) -> Blocks:
@@ -83,17 +82,6 @@ class Blocks:
             spread = levels[np.minimum(reached[usable], bins - 1)]
             found.append(_estimate(float(np.percentile(values, percentile)), spread, len(values)))
         return found
-
-
-def _widening(count: int) -> float:
-    """How much wider an interval of `count` blocks must be than what resampling them gives, for sums and means.
-
-    Resampling takes the variance of few blocks (n - 1)/n too small and their mean for normal where it is Student's t
-    (T. Hesterberg, "What Teachers Should Know About the Bootstrap", 2015, section 4.1).
-    """
-    if count < 2:
-        return 1.0
-    return t_quantile(0.975, count - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(count / (count - 1))
 
 
 def _estimate(value: float, spread: Floats, samples: int, widen: float = 1.0) -> Estimate:

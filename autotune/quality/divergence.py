@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from autotune.load.report import Estimate
 from autotune.quality.answers import ABSENT, Scored
 from autotune.quality.arrays import Flags, Ids, Reals
+from autotune.student import small_sample_factor
 
 SURE_MARGIN = 0.25
 """Nats between the reference's first and second token from which it counts as sure. Batch shapes move log-probabilities
@@ -159,8 +159,7 @@ def _resamples(count: int) -> Reals:
 def ratio(above: Reals, below: Reals, resampled: Reals, samples: int) -> Estimate:
     """sum(above) / sum(below) with an interval over documents.
 
-    Percentile bootstrap, widened for few documents by sqrt(n / (n - 1)) t / z about the estimate (the idea of the
-    expanded percentile interval: T. Hesterberg, "What Teachers Should Know About the Bootstrap", 2015, section 5.3).
+    Percentile bootstrap, widened about the estimate for few documents (`small_sample_factor`).
     """
     value = float(above.sum() / below.sum())
     if len(above) < 2:
@@ -170,12 +169,3 @@ def ratio(above: Reals, below: Reals, resampled: Reals, samples: int) -> Estimat
     low, high = (float(edge) for edge in np.percentile(draws, [2.5, 97.5]))
     wider = small_sample_factor(len(above))
     return Estimate(value, value - wider * max(0.0, value - low), value + wider * max(0.0, high - value), samples)
-
-
-def small_sample_factor(documents: int) -> float:
-    """sqrt(n / (n - 1)) t_{0.975, n - 1} / z_{0.975}; t by its Cornish-Fisher expansion (within 1 % from n = 4)."""
-    z = NormalDist().inv_cdf(0.975)
-    nu = documents - 1
-    t = z + (z**3 + z) / (4 * nu) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
-    return math.sqrt(documents / nu) * t / z

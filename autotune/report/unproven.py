@@ -19,8 +19,7 @@ def unproven(
     rounds = rounds_of(records)
     if not verdict.final or verdict.proven or verdict.baseline is None or not rounds:
         return ()
-    spread = drift_of(records, objectives)
-    extra = spread.spread if spread.verdict == "widen" else 0.0
+    extra = drift_of(records, objectives).extra_spread
     found = analyse(rounds, objectives, verdict.baseline.config, margin=margin, extra_spread=extra)
     numbers = {record.config.hash: record.number for record in reversed(searched(records))}
     return tuple(f"{_name(arm, numbers)}: {_said(arm, objectives)}" for arm in found.arms)

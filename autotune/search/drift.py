@@ -34,6 +34,11 @@ class Drift:
     ratios: tuple[float, ...]
     sentence: str
 
+    @property
+    def extra_spread(self) -> float:
+        """Standard deviation that every log-ratio of a confirmation gets on top; 0 where the machine held still."""
+        return self.spread if self.verdict == "widen" else 0.0
+
 
 def next_sentinel(history: Sequence[TrialRecord], every: int) -> Proposal | None:
     """The baseline once more when `every` trials have passed since it was last measured; None otherwise."""

@@ -71,9 +71,9 @@ class HardwareSpec(Part):
 
     def at_once(self, size: int) -> int:
         """Trials of `size` GPUs that run at the same time."""
-        return (
-            min(self.parallel_trials, max((self.gpus or 0) // max(size, 1), 1)) if self.shared else self.parallel_trials
-        )
+        if not self.shared:
+            return self.parallel_trials
+        return min(self.parallel_trials, max((self.gpus or 0) // max(size, 1), 1))
 
     def problems(self) -> Iterable[Problem]:
         yield from checks.hardware_problems(self)

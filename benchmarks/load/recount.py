@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from autotune.load.metrics import Window, summarise, whole_waves
-from autotune.load.records import Records
 from autotune.load.report import LevelReport
+from autotune.load.vllm_definitions import read_records
 from autotune.outcome import Measured, TrialRecord
 from autotune.search.confirm import analyse, rounds_of
 from autotune.search.objectives import Objectives
@@ -26,16 +24,9 @@ from autotune.spec.study import StudySpec
 from benchmarks.stored import stored
 
 
-def records_of(file: Path) -> Records:
-    """The arrays of a level as `Records.save` wrote them; counters of the client are not kept."""
-    with np.load(file) as stored:
-        chunks, lags = stored["chunks"].astype(np.float64), stored["lags"].astype(np.float64)
-        return Records(stored["rows"], chunks, stored["offsets"], lags, {}, {}, 0.0, 0.0)
-
-
 def recount(level: LevelReport, file: Path) -> LevelReport:
     """The level with its figures made anew."""
-    records = records_of(file)
+    records = read_records(file)
     window = Window(level.warmup_s, level.warmup_s + level.window_s, by_plan=level.level.kind != "closed")
     if not window.by_plan:
         window = whole_waves(records, window, round(level.level.value))

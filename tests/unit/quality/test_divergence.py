@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from autotune.quality.answers import TOP, Scored, scored_of
-from autotune.quality.divergence import Divergence, divergence, small_sample_factor, statistics
+from autotune.quality.divergence import Divergence, divergence, statistics
+from autotune.student import small_sample_factor
 
 
 def scored(*rows: dict[int, float], targets: tuple[int, ...] | None = None) -> Scored:
