@@ -7,6 +7,7 @@ are still worth their measurement, and a compiled configuration is preferred to 
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class AutoStrategy:
         self._setting = setting
         self._local = LocalStrategy(setting)
         self._features = Features(setting.screen.space)
+        self._known: dict[int, tuple[Sample, Key]] = {}
+        """By number: every proposal asks for the places of all records in the space."""
 
     def suggest(self, situation: Situation) -> Proposal | None:
         samples = self._samples(situation)
@@ -73,16 +76,20 @@ class AutoStrategy:
         """Every record with a place in the space; a baseline outside of it stands at its nearest point."""
         samples: list[Sample] = []
         for record in situation.records:
-            point = dict(record.proposal.point) or self._setting.screen.space.point_of(record.config)
-            if point:
-                samples.append(Sample(record, point))
+            known = self._known.get(record.number)
+            if known is None or known[0].record is not record:
+                point = dict(record.proposal.point) or self._setting.screen.space.point_of(record.config)
+                if not point:
+                    continue
+                known = self._known[record.number] = Sample(record, point), self._setting.screen.key(point)
+            samples.append(known[0])
         return samples
 
     def _search(self, situation: Situation, expectation: Expectation, samples: Sequence[Sample]) -> Proposal | None:
         rng = situation.rng
         costs = PointCosts(self._setting, situation.history, situation.place)
         view = _View(expectation, costs, BOLD[(len(situation.history) + len(situation.running)) % len(BOLD)])
-        seen = {self._setting.screen.key(one.point) for one in samples} | set(situation.tried.pending)
+        seen = {self._known[one.record.number][1] for one in samples} | set(situation.tried.pending)
         pool = self._legal(self._first(situation, rng, costs), seen)
         for _ in range(ROUNDS):
             best = view.rank(pool)[:PEAKS]
@@ -112,10 +119,9 @@ class AutoStrategy:
         """The front and the next best ones."""
         front = parents_of(records, self._setting)
         objectives = self._setting.objectives
-        ranked = sorted(
-            (one for one in records if objectives.feasible(one) and one.proposal.point), key=objectives.rank
-        )
-        return [*front, *(record for record in ranked[:6] if record not in front)]
+        feasible = (one for one in records if objectives.feasible(one) and one.proposal.point)
+        ranked = heapq.nsmallest(6, feasible, key=objectives.rank)
+        return [*front, *(record for record in ranked if record not in front)]
 
     def _legal(self, points: Iterable[Mapping[str, FrozenValue]], seen: set[Key]) -> list[Key]:
         """Canonical points that the space allows and that were not measured."""

@@ -27,6 +27,10 @@ def non_dominated(losses: Array) -> NDArray[np.bool_]:
     keep = np.zeros(count, dtype=np.bool_)
     # In this order whoever dominates a row stands before it, and of equal rows the first one comes first.
     order = np.lexsort(losses.T[::-1])
+    if width == 2:  # most studies: a row stays where its second value is below all before it
+        lowest = np.minimum.accumulate(losses[order, 1])
+        keep[order] = losses[order, 1] < np.concatenate([[np.inf], lowest[:-1]])
+        return keep
     front = np.empty((0, width))
     for index in order:
         if not np.any(np.all(front <= losses[index], axis=1)):

@@ -41,9 +41,8 @@ def parents_of(records: Sequence[TrialRecord], setting: Setting) -> list[TrialRe
     inside = [record for record in records if record.proposal.point and setting.objectives.values(record) is not None]
     if not inside:
         return []
-    ranked = sorted(inside, key=setting.objectives.rank)
-    front = front_of(inside, setting.objectives)
-    return [ranked[0], *(record for record in front if record is not ranked[0])]
+    best = min(inside, key=setting.objectives.rank)
+    return [best, *(record for record in front_of(inside, setting.objectives) if record is not best)]
 
 
 def mutate(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random, count: int) -> Point:

@@ -21,7 +21,7 @@ def record(number: int, throughput: float, ttft: float, origin: str = "sampler")
     return record_of(number, Proposal(EngineConfig.of({"n": number + 1}), origin=origin), outcome)
 
 
-@given(points(3))
+@given(st.integers(2, 3).flatmap(points))
 def test_members_do_not_dominate_each_other_and_every_other_point_is_dominated(rows: list[list[float]]) -> None:
     losses = np.asarray(rows)
     keep = non_dominated(losses)
