@@ -4,6 +4,7 @@
     .venv/bin/python -m benchmarks.scale driver --trials 1000 --gpus 100
     .venv/bin/python -m benchmarks.scale speedup --seeds 3
     .venv/bin/python -m benchmarks.scale grounds --seeds 8 --budgets 60 --surfaces dense1 moe8
+    .venv/bin/python -m benchmarks.scale lending --seeds 10 --trials 400
 
 The driver, the proposer, the store and the rules are the real ones, on a real disk. Engines are not started: an
 executor answers from a synthetic surface (`world.py`) after the seconds that a trial takes on an H200. Those seconds
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.scale import driver, grounds, speedup
+from benchmarks.scale import driver, grounds, lending, speedup
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=["driver", "speedup", "grounds", "all"], default="all")
+    parser.add_argument("part", nargs="?", choices=["driver", "speedup", "grounds", "lending", "all"], default="all")
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--gpus", type=int, default=1_000)
     parser.add_argument("--filled", type=int, default=0, help="put so many of the trials into the database before")
@@ -36,6 +37,8 @@ def main() -> None:
     if given.part in ("grounds", "all"):
         for trials in given.budgets:
             print(grounds.table(given.surfaces, trials, given.seeds))
+    if given.part in ("lending", "all"):
+        print(lending.table(given.trials, given.seeds))
 
 
 if __name__ == "__main__":

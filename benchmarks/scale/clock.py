@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -42,7 +44,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return time.process_time() + self._jumping.skipped
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         """Work in threads takes real time: no jump while it goes on."""
         self._jumping.waiting_for_threads += 1
         future = super().run_in_executor(executor, func, *args)

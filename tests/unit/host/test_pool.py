@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from autotune.host.gpus import Gpu, Link
-from autotune.host.pool import GpuPool
+from autotune.host.pool import OVERTAKEN, GpuPool
 
 
 class Engines:
@@ -30,18 +30,35 @@ async def test_what_one_layout_leaves_serves_another_trial() -> None:
     assert await pool.take(1, 1) == (2,)
     assert await pool.take(2, 1) == (3,)
     waiting = asyncio.create_task(pool.take(3, 2))
-    room = asyncio.create_task(pool.room())
     await settle()
-    assert not waiting.done() and not room.done(), "all are taken"
+    assert not waiting.done(), "all are taken"
     pool.done(1)
     await settle()
-    assert not waiting.done(), "one is not enough, and the engine on it need not run on"
+    assert not waiting.done() and engines.ended == [], "one is not enough; its engine may yet be of use"
     pool.done(2)
     assert await waiting == (2, 3)
     assert engines.ended == [1, 2]
+
+
+async def test_one_more_is_proposed_while_there_is_a_gpu_that_it_may_have() -> None:
+    pool = GpuPool(range(4), (), Engines().end)
+    for place in range(3):
+        await pool.take(place, 1)
+    large = asyncio.create_task(pool.take(3, 4))
     await settle()
-    assert not room.done(), "all are taken again"
+    await pool.room()
+    other = asyncio.create_task(pool.take(4, 2))
+    room = asyncio.create_task(pool.room())
+    await settle()
+    assert not room.done(), "two wait, although one GPU is free"
     pool.done(0)
+    assert await other == (0, 3), "it went before the large one, which could not have begun"
+    await settle()
+    assert not room.done(), "all are taken"
+    for place in (1, 2, 4):
+        pool.done(place)
+    assert await large == (0, 1, 2, 3)
+    pool.done(3)
     await room
 
 
@@ -55,19 +72,36 @@ async def test_a_place_keeps_its_gpus_for_a_live_change_until_they_are_needed() 
     assert await pool.take(0, 1) == (0,) and engines.ended == [0], "a smaller layout starts anew"
 
 
-async def test_a_large_trial_is_not_overtaken_by_small_ones() -> None:
+async def test_a_large_trial_is_overtaken_so_often_and_no_more() -> None:
     pool = GpuPool(range(4), (), Engines().end)
-    for place in range(4):
+    for place in range(3):
         await pool.take(place, 1)
-    large = asyncio.create_task(pool.take(4, 4))
+    large = asyncio.create_task(pool.take(3, 4))
     await settle()
-    small = asyncio.create_task(pool.take(5, 1))
-    for place in range(4):
+    for place in range(4, 4 + OVERTAKEN):
+        assert await pool.take(place, 1) == (3,), "what it cannot use yet serves others"
+        pool.done(place)
+    small, room = asyncio.create_task(pool.take(8, 1)), asyncio.create_task(pool.room())
+    await settle()
+    assert not small.done() and not room.done()
+    for place in range(3):
+        assert not large.done()
         pool.done(place)
         await settle()
     assert large.done() and not small.done()
-    pool.done(4)
+    pool.done(3)
     assert await small == (0,)
+
+
+async def test_who_came_first_goes_first_where_both_could() -> None:
+    pool = GpuPool(range(4), (), Engines().end)
+    await pool.take(0, 4)
+    first, second = (asyncio.create_task(pool.take(place, 3)) for place in (1, 2))
+    small = asyncio.create_task(pool.take(3, 1))
+    await settle()
+    pool.done(0)
+    await settle()
+    assert first.done() and small.done() and not second.done()
 
 
 async def test_a_wait_that_is_cancelled_leaves_the_others_their_turn() -> None:
