@@ -15,7 +15,7 @@ from autotune.errors import SpecError
 from autotune.outcome import Broken, Proposal, TrialRecord
 from autotune.search.health import has_another_attempt
 from autotune.search.objectives import REPEATS, Objectives, searched
-from autotune.search.restart import CostModel
+from autotune.search.restart import CostModel, PointCosts
 from autotune.search.screen import Key, Refuse, Screen, Tried
 from autotune.space.config import EngineConfig
 
@@ -117,7 +117,7 @@ class StudyProposer:
         tried = Tried.of(history, running)
         if self._setting.baseline.hash not in tried.hashes:
             return Proposal(self._setting.baseline, origin="baseline", note="what you run today")
-        expert = self._expert(tried)
+        expert = self._expert(tried, history, place)
         if expert is not None:
             return expert
         self._setting.screen.forget()
@@ -139,12 +139,15 @@ class StudyProposer:
     def told(self, record: TrialRecord) -> None:
         """Nothing to do: the history says it all."""
 
-    def _expert(self, tried: Tried) -> Proposal | None:
-        for expert in self._experts:
-            candidate = self._setting.screen.candidate(expert.point, tried)
-            if candidate.admitted:
-                return candidate.proposal("expert", ": ".join(part for part in (expert.name, expert.note) if part))
-        return None
+    def _expert(self, tried: Tried, history: Sequence[TrialRecord], place: int) -> Proposal | None:
+        """The next expert setting in their order, but live changes of one engine one after the other."""
+        judged = ((expert, self._setting.screen.candidate(expert.point, tried)) for expert in self._experts)
+        waiting = [(expert, candidate) for expert, candidate in judged if candidate.admitted]
+        if not waiting:
+            return None
+        costs = PointCosts(self._setting, history, place)
+        expert, candidate = waiting[costs.first_of([one.point for _, one in waiting])]
+        return candidate.proposal("expert", ": ".join(part for part in (expert.name, expert.note) if part))
 
 
 def hash_seed(seed: int, number: int) -> int:

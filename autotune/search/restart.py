@@ -96,7 +96,7 @@ class PointCosts:
 
     def kind(self, key: Key) -> str:
         """`live change`, `new process` or `new process and compilation`."""
-        if self._running is not None and self._reaches(key):
+        if self._running is not None and self._reaches(self._running, key):
             return "live change"
         return "new process" if self._compilation(key) in self._compiled else "new process and compilation"
 
@@ -121,11 +121,24 @@ class PointCosts:
         chosen = combinations if len(combinations) <= count else rng.sample(combinations, count)
         return [{**point, **dict(zip(names, values, strict=True))} for values in chosen]
 
-    def _reaches(self, key: Key) -> bool:
-        assert self._running is not None
-        if self._group(key) != self._group(self._running):
+    def first_of(self, keys: Sequence[Key]) -> int:
+        """Which of several points comes next when all are going to be measured; the first one where it is all the same.
+
+        What the running engine can become now does: later it would take a start. Else the first point waits for the
+        one from which it is a live change away.
+        """
+        chosen = 0
+        for index, key in enumerate(keys):
+            if self.kind(key) == "live change":
+                return index
+            if self._live and key != keys[chosen] and self._reaches(key, keys[chosen]):
+                chosen = index
+        return chosen
+
+    def _reaches(self, started: Key, key: Key) -> bool:
+        if self._group(key) != self._group(started):
             return False
-        limits = dict(self._running)
+        limits = dict(started)
         return all(name in limits and lowers(name, value, limits[name]) for name, value in key if name in self._live)
 
     def _group(self, key: Key) -> Key:

@@ -15,6 +15,7 @@ from autotune.search.proposer import Proposer, create_proposer
 from autotune.search.restart import running_engine
 from autotune.search.samplers import require_gp
 from autotune.space.config import EngineConfig
+from autotune.space.experts import Expert
 from autotune.testing.proposer_contract import ProposerContract, Setup
 from autotune.testing.toy import BASELINE, OBJECTIVES, crashes, outcome_of, play, record_of, toy_space
 from benchmarks.search.arms import ARMS, proposer_of
@@ -148,6 +149,19 @@ def test_auto_fills_a_restart_group_with_live_changes() -> None:
     assert all("live change" in note for note in knowing)
 
 
+def test_experts_that_one_engine_can_become_follow_each_other() -> None:
+    """The one with the highest limits first, so that the other needs no start; without live changes in their order."""
+    narrow = {"seqs": 64, "batched": 2048, "weights": "fp8", "graph": "full", "capture": 64}
+    points = {"narrow": narrow, "int4": {**narrow, "weights": "int4"}, "wide": {**narrow, "seqs": 128, "batched": 4096}}
+    setup = Setup(experts=tuple(Expert(point, name, "", "a source") for name, point in points.items()))
+
+    def order(live: tuple[str, ...]) -> list[str]:
+        return [record.proposal.note for record in play(make("auto", setup, live), 4)[1:]]
+
+    assert order(("seqs", "batched")) == ["wide", "narrow", "int4"]
+    assert order(()) == ["narrow", "int4", "wide"]
+
+
 def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
     setup = Setup(baseline=EngineConfig.of({"something_else": 7}))
     records = play(make("auto", setup), 14, lambda config: outcome_of(BASELINE if config == setup.baseline else config))
@@ -183,6 +197,7 @@ from autotune.outcome import Proposal
 from autotune.search.proposer import create_proposer
 from autotune.search.screen import Screen
 from autotune.space.config import EngineConfig
+from autotune.space.experts import Expert
 from autotune.testing.toy import measured, record_of
 from benchmarks.search.study import OBJECTIVES, baseline_point, space_of
 from benchmarks.search.surfaces import MOE8
