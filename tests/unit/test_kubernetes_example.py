@@ -6,6 +6,7 @@ import base64
 import importlib
 import json
 import os
+import runpy
 import stat
 import subprocess
 import sys
@@ -125,6 +126,51 @@ def test_an_engine_is_stopped_and_awaited(tmp_path: Path) -> None:
     calls = run(tmp_path, "stop", "t-1")
     assert [call["words"][0] for call in calls] == ["delete", "wait"]
     assert all("autotune.trial=t-1" in call["words"] for call in calls)
+
+
+PODS = """#!{python}
+import os, pathlib, sys
+print(" ".join(sys.argv[1:]), file=open(os.environ["RECORD"], "a"))
+if sys.argv[1] == "get":
+    answers = pathlib.Path(os.environ["RECORD"]).with_name("answers")
+    first, *rest = answers.read_text().splitlines()
+    answers.write_text("\\n".join(rest))
+    print(first)
+else:
+    print("vLLM API server")
+"""
+WAITING = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+UNSCHEDULED = {
+    "phase": "Pending",
+    "conditions": [{"reason": "Unschedulable", "message": "Insufficient nvidia.com/gpu"}],
+}
+
+
+def test_the_log_is_followed_once_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """kubectl ends at once where the pod is missing or its image is still pulled; that would be the trial's end."""
+    fake = tmp_path / "kubectl"
+    fake.write_text(PODS.format(python=sys.executable))
+    fake.chmod(0o755)
+    pods = [
+        [],
+        [{"status": UNSCHEDULED}],
+        [{"status": WAITING}],
+        [{"status": WAITING}],
+        [{"status": {"phase": "Running"}}],
+    ]
+    (tmp_path / "answers").write_text("\n".join(json.dumps({"items": one}) for one in pods))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("RECORD", str(tmp_path / "calls"))
+    script = runpy.run_path(str(SCRIPT))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert script["main"](["logs", "t-1"]) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "[engine_pod] the pod waits: no pod yet",
+        "[engine_pod] the pod waits: Unschedulable: Insufficient nvidia.com/gpu",
+        "[engine_pod] the pod waits: ContainerCreating",
+        "vLLM API server",
+    ]
+    assert (tmp_path / "calls").read_text().splitlines()[-1].startswith("logs -l autotune.trial=t-1 --follow")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,11 +12,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 NAME = "autotune-engine"
 IMAGE = os.environ.get("ENGINE_IMAGE", "vllm/vllm-openai:v0.32.0")
 GPUS = os.environ.get("ENGINE_GPUS", "1")
+LOOK, SAY_AGAIN = 2.0, 60.0
+"""Seconds between looks at a pod that does not run yet, and after which its reason is said once more."""
 
 
 def kubectl(*words: str, manifest: object = None) -> int:
@@ -91,8 +94,31 @@ def start(trial: str, model: str, arguments: list[str]) -> int:
     return code or kubectl("create", "-f", "-", manifest=deployment(trial, model, arguments))
 
 
+def waits_for(trial: str) -> str:
+    """What keeps the engine's container from running, or nothing once it has run."""
+    asked = ["kubectl", "get", "pods", "-l", f"autotune.trial={trial}", "-o", "json"]
+    found = subprocess.run(asked, stdout=subprocess.PIPE, check=False)
+    pods = json.loads(found.stdout or "{}").get("items", [])
+    if not pods:
+        return "no pod yet"
+    status = pods[0].get("status", {})
+    if status.get("phase", "Pending") != "Pending":
+        return ""
+    states = [one.get("state", {}).get("waiting", {}) for one in status.get("containerStatuses", [])]
+    told = [one for one in [*states, *status.get("conditions", [])] if one.get("reason")]
+    said = (": ".join(filter(None, (one["reason"], one.get("message")))) for one in told)
+    return next(said, "Pending")
+
+
 def logs(trial: str) -> int:
-    return kubectl("logs", "-l", f"autotune.trial={trial}", "--follow", "--tail=-1", "--pod-running-timeout=10m")
+    """kubectl follows no container that has not begun; until then say why, for a silent start is taken for a hang."""
+    said, at = "", 0.0
+    while reason := waits_for(trial):
+        if reason != said or time.monotonic() > at + SAY_AGAIN:
+            print(f"[engine_pod] the pod waits: {reason}", flush=True)
+            said, at = reason, time.monotonic()
+        time.sleep(LOOK)
+    return kubectl("logs", "-l", f"autotune.trial={trial}", "--follow", "--tail=-1")
 
 
 def stop(trial: str) -> int:
