@@ -243,7 +243,7 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
         view=OptunaView(study.database, spec.name, made.space, made.objectives),
         vocabulary=made.facts.vocabulary if made.facts else 0,
         lease_gpus=_lease_gpus(spec, host),
-        trial_gpus=_lease_gpus(spec, host) if spec.engine.kind != "simulated" else (made.preflight.gpus or 1),
+        trial_gpus=_trial_gpus(spec, host, made.preflight),
         environment=environment,
         notes=notes,
     )
@@ -345,10 +345,17 @@ def _model_folder(spec: StudySpec) -> str:
 
 def _lease_gpus(spec: StudySpec, host: GpuHost) -> int:
     """GPUs that one bench takes from this host."""
-    if spec.engine.kind in ("simulated", "endpoint") or spec.engine.python == "cpu":
+    if spec.engine.kind in ("simulated", "endpoint") or spec.engine.python == "cpu" or spec.engine.elsewhere:
         return 0
     count = spec.hardware.gpus if spec.hardware.gpus is not None else len(spec.hardware.devices or host.gpus)
     return spec.hardware.gpus_of_trial(count)
+
+
+def _trial_gpus(spec: StudySpec, host: GpuHost, preflight: StudyPreflight) -> int:
+    """GPUs that a trial is charged for; those of a simulated engine or of another host are only counted."""
+    if spec.engine.kind == "simulated" or spec.engine.elsewhere:
+        return preflight.gpus or 1
+    return _lease_gpus(spec, host)
 
 
 @dataclass(frozen=True)

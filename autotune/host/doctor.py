@@ -70,7 +70,7 @@ def exit_code(findings: tuple[Finding, ...]) -> int:
 
 def _engine(spec: StudySpec, python: Path | None, cards: GpuHost) -> Iterator[Finding]:
     on_cpu = spec.engine.python == "cpu"
-    if not on_cpu:
+    if not on_cpu and not spec.engine.elsewhere:
         yield from check_gpus(cards, spec.hardware.gpus, spec.hardware.devices)
     if spec.engine.kind == "vllm" and (python is not None or not on_cpu):
         interpreter = python or Path(spec.engine.python or sys.executable)

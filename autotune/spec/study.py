@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -93,6 +94,12 @@ class EngineSpec(Part):
             return {**data, "simulate": {}}
         return data
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a command starts the engine on another host."""
+        url = self.command.url if self.kind == "command" and self.command is not None else ""
+        return bool(url) and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")
+
     def problems(self) -> Iterable[Problem]:
         return checks.engine_problems(self)
 
@@ -107,7 +114,7 @@ class CommandSpec(Part):
     logs: list[str] | None = None
     """Command that follows its log. Default: the output of `start`."""
     url: str = "http://127.0.0.1:{port}"
-    """Where it answers."""
+    """Where it answers. On another host its GPUs are there: they are counted, but not looked for or leased here."""
 
     def problems(self) -> Iterable[Problem]:
         return checks.command_problems(self.start)

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from autotune.assembly import assemble
+from autotune.host.gpus import GpuHost
 from autotune.study import open_study
 
 FOLDER = Path(__file__).parents[2] / "examples/kubernetes"
@@ -44,6 +46,21 @@ def test_the_study_is_valid_and_keeps_its_results_on_the_volume(kind: str) -> No
     study = open_study(FOLDER / kind / "study.yaml")
     assert study.folder == FOLDER / kind / "results"
     assert study.spec.hardware.gpus == 1
+
+
+async def test_a_study_whose_engine_is_elsewhere_needs_no_gpu_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod has none; trials are charged for those of the Deployment, and memory is judged by the card's name."""
+    monkeypatch.setattr("autotune.assembly.read_gpus", lambda: GpuHost(problem="no NVIDIA driver"))
+    path = tmp_path / "study.yaml"
+    path.write_text((FOLDER / "own-deployment/study.yaml").read_text())
+    parts = await assemble(open_study(path, ["model=llama-3.1-8b", "hardware.gpus=2"]))
+    try:
+        assert (parts.lease_gpus, parts.trial_gpus) == (0, 2)
+        assert parts.preflight.gpu is not None and parts.preflight.gpu.name == "h100"
+    finally:
+        parts.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,6 +53,7 @@ def deployment(trial: str, model: str, arguments: list[str]) -> dict[str, Any]:
             {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
             {"name": "VLLM_SERVER_DEV_MODE", "value": "1"},
             {"name": "HF_HOME", "value": "/models"},
+            {"name": "HOME", "value": "/models/home"},  # the image has no user 1000: its home would be /, closed to it
         ],
         "ports": [{"containerPort": 8000}],
         "resources": {"limits": {"nvidia.com/gpu": GPUS, "cpu": "8", "memory": "64Gi"}},
