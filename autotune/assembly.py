@@ -107,12 +107,8 @@ class StudyParts:
         self.store.close()
 
     def command(self, config: EngineConfig) -> str:
-        """The shell command that starts `config`; several lines where a trial is several engines."""
-        model = cpu_setup.model_path(self.spec.model)
-        if not self.spec.topology.split:
-            return shell_command(model, config)
-        members = self.preflight.plan(config).members
-        return "\n".join(f"{shell_command(model, member.config)}  # {member.name}" for member in members)
+        """The shell command that starts `config` where a trial is one engine."""
+        return shell_command(cpu_setup.model_path(self.spec.model), config)
 
 
 def shell_command(model: str, config: EngineConfig) -> str:

@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.assembly import StudyParts, assemble
+from autotune.cli.split_text import split_commands
 from autotune.cli.views import JsonView, LiveView, PlainView, front_table
 from autotune.events import Observer
 from autotune.report.wording import duration_text
 from autotune.result import StudyResult
 from autotune.search.account import ACCOUNT, SpaceAccount
+from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
 
 
@@ -101,12 +103,15 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     if result.recommendation is not None:
         console.print()
         console.print(Text("start it with", style="dim"))
-        console.print(Text(f"  {parts.command(result.recommendation.config)}"), soft_wrap=True)
+        for line in _start_lines(parts, result.recommendation.config):
+            console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
-    console.print(
-        Text(
-            f"autotune export {study.path}   autotune dashboard {study.path}   autotune report {study.path}",
-            style="dim",
-        ),
-        soft_wrap=True,
-    )
+    # Exported files start one engine.
+    commands = ("dashboard", "report") if parts.spec.topology.split else ("export", "dashboard", "report")
+    console.print(Text("   ".join(f"autotune {one} {study.path}" for one in commands), style="dim"), soft_wrap=True)
+
+
+def _start_lines(parts: StudyParts, config: EngineConfig) -> list[str]:
+    """Shell commands, one for each engine and for the router where a trial is several."""
+    several = split_commands(parts.spec, config, parts.trial_gpus)
+    return [f"{command}  # {name}" for name, command in several] or [parts.command(config)]

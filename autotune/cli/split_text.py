@@ -8,12 +8,15 @@ import shlex
 from autotune.assembly import shell_command
 from autotune.engine.cpu_setup import model_path
 from autotune.engine.router import SETTINGS_VARIABLE
+from autotune.engine.split import SIDE_CHANNEL
 from autotune.space.config import EngineConfig
-from autotune.space.topology import split_plan, split_slots
+from autotune.space.topology import Member, split_plan, split_slots
 from autotune.spec.study import StudySpec
 
 FIRST_PORT = 8001
 """Of the engines, where somebody starts them by hand; the router takes the one before it."""
+FIRST_SIDE_PORT = 5600
+"""Of the channels over which engines agree on a cache that is handed on."""
 
 
 def split_commands(spec: StudySpec, config: EngineConfig, gpus: int) -> tuple[tuple[str, str], ...]:
@@ -34,7 +37,7 @@ def split_commands(spec: StudySpec, config: EngineConfig, gpus: int) -> tuple[tu
         visible = ",".join(map(str, range(free, free + member.gpus)))
         free += member.gpus
         cards = "" if on_cpu else f"CUDA_VISIBLE_DEVICES={visible} "
-        command = shell_command(model, member.config)
+        command = shell_command(model, _with_side_channel(member, port - FIRST_PORT, spec.topology.transfer))
         commands.append((member.name, f"{cards}{command} --served-model-name {shlex.quote(model)} --port {port}"))
         places.append({"name": member.name, "role": member.role, "url": f"http://127.0.0.1:{port}"})
     settings = {
@@ -45,3 +48,10 @@ def split_commands(spec: StudySpec, config: EngineConfig, gpus: int) -> tuple[tu
     }
     router = f"{SETTINGS_VARIABLE}={shlex.quote(json.dumps(settings))} python -m autotune.engine.router"
     return (*commands, ("router", f"{router} --port {FIRST_PORT - 1}"))
+
+
+def _with_side_channel(member: Member, index: int, transfer: str) -> EngineConfig:
+    """Engines that hand caches on need a side channel each; on one host they would all take vLLM's default port."""
+    if transfer != "nixl" or member.role == "replica":
+        return member.config
+    return member.config.merged({}, dict(zip(SIDE_CHANNEL, ("127.0.0.1", str(FIRST_SIDE_PORT + index)), strict=True)))

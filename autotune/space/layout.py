@@ -192,7 +192,8 @@ def _left_out(
     if link and LINKS.index(link) > LINKS.index(spec.slowest_link):
         return f"{layout.tensor} tensor parallel ranks cross a {link} link, and slowest_link is {spec.slowest_link}"
     if spec.use_all_gpus and gpus and layout.gpus != gpus:
-        return f"leaves {gpus - layout.gpus} GPUs idle, and use_all_gpus is set"
+        idle = gpus - layout.gpus
+        return f"leaves {idle} GPU{'s' if idle > 1 else ''} idle, and use_all_gpus is set"
     return _experts_left_out(layout, facts)
 
 
