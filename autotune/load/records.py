@@ -77,12 +77,29 @@ class Records:
 
     def chunk_weights(self) -> Floats:
         """Tokens that each chunk stands for: the server's count spread evenly over the request's chunks."""
+        return self._tokens_a_chunk[self.owners]
+
+    @property
+    def _tokens_a_chunk(self) -> Floats:
+        """By request; one whose end was not seen is taken for the mean of the others."""
         events = self.column("events")
         usage = self.column("completion_tokens")
         known = ~np.isnan(usage) & (events > 0)
         mean = float(usage[known].sum() / events[known].sum()) if known.any() else 1.0
-        weights = np.where(known, usage / np.maximum(events, 1), mean)
-        return weights[self.owners]
+        return np.where(known, usage / np.maximum(events, 1), mean)
+
+    def unplaced(self, moment: float) -> float:
+        """Tokens of which chunks do not tell on which side of `moment` they were written.
+
+        A server that falls behind puts several tokens into one chunk, and does so in bursts: of a request that runs at
+        that moment, only one token a chunk is known to be where the chunk is.
+        """
+        filled = np.flatnonzero(np.diff(self.offsets) > 0)
+        began = self.chunks[self.offsets[filled]] < moment
+        open_ended = np.isnan(self.column("completion_tokens")[filled])
+        runs = filled[began & (open_ended | (self.chunks[self.offsets[filled + 1] - 1] >= moment))]
+        surplus = (self._tokens_a_chunk[runs] - 1.0) * np.diff(self.offsets)[runs]
+        return float(np.maximum(surplus, 0.0).sum())
 
     def failures(self, among: Flags) -> list[tuple[int, str]]:
         """What the failed requests of these rows failed of, and how many of it, the most frequent first."""

@@ -160,6 +160,7 @@ def check_engine(
         rate = got / max(end - begin, 1e-9)
         blur = rate * scale * (first.answered - first.asked + last.answered - last.asked)
         running = float(np.mean([r.values.get("num_requests_running", 0.0) for r in watch.readings]))
+        blur += records.unplaced(begin) + records.unplaced(end)
         if abs(got - served) > TOKEN_TOLERANCE * served + blur + 2 * running + 2:
             reasons.append(
                 f"client and server count different tokens: {got:.0f} received, {served:.0f} generated "
