@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autotune.errors import SpecError
 from autotune.space.config import EngineConfig, FrozenValue
@@ -64,6 +65,7 @@ class Layout:
         }
 
     @classmethod
+    @lru_cache(maxsize=1024)  # a search reads the same few names some ten thousand times a proposal
     def parse(cls, text: str) -> Layout:
         """Read a name such as `tp4-dp2-ep`; parts may come in any order and be left out.
 

@@ -132,7 +132,7 @@ class SearchSpace:
         for name, value in self.canonical(point).items():
             parameter = self.by_name[name]
             if parameter.kind == "layout":
-                args.update(dict.fromkeys(self._comes_with(parameter)) | Layout.parse(str(value)).args)
+                args.update(dict.fromkeys(self._comes_with[parameter.name]) | Layout.parse(str(value)).args)
             elif parameter.env:
                 env.update({} if value is None else {name: _variable(value)})
             else:
@@ -189,17 +189,22 @@ class SearchSpace:
             value = point.get(parameter.name)
             scope[parameter.name] = value
             if parameter.kind == "layout" and isinstance(value, str):
-                own = _EXTRAS - self._comes_with(parameter)
+                own = _EXTRAS - self._comes_with[parameter.name]
                 scope.update({key: fact for key, fact in Layout.parse(value).facts.items() if key not in own})
         return active, scope
 
-    def _comes_with(self, parameter: Parameter) -> frozenset[str]:
-        """Arguments beside the sizes that a layout settles: those that one of its values sets, and no other parameter.
+    @cached_property
+    def _comes_with(self) -> dict[str, frozenset[str]]:
+        """By layout: arguments beside the sizes that it settles, those that one of its values sets and no parameter.
 
         Elsewhere they are what the baseline or a parameter of their own says.
         """
-        named = frozenset(name for value in parameter.values for name in Layout.parse(str(value)).args)
-        return (named & _EXTRAS) - self.by_name.keys()
+        layouts = {one.name: [Layout.parse(str(value)).args for value in one.values] for one in self.parameters
+                   if one.kind == "layout"}  # fmt: skip
+        return {
+            name: frozenset(key for args in found for key in args if key in _EXTRAS) - self.by_name.keys()
+            for name, found in layouts.items()
+        }
 
     @cached_property
     def order(self) -> tuple[Parameter, ...]:
@@ -229,7 +234,7 @@ class SearchSpace:
 
     def _read(self, parameter: Parameter, config: EngineConfig) -> FrozenValue:
         if parameter.kind == "layout":
-            settled = self._comes_with(parameter)
+            settled = self._comes_with[parameter.name]
             kept = tuple(item for item in config.args if item[0] not in _EXTRAS - settled)
             return str(Layout.of(EngineConfig(kept, config.env)))
         if parameter.env:
