@@ -100,7 +100,7 @@ def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, l
 
     Returns:
         `undisturbed` where every objective's interval lies above 1 - limit, `disturbed` where one lies below; after
-        `MOST_ROUNDS` the ratio itself decides.
+        `MOST_ROUNDS` the ratio itself decides, and the sentence says that it had to.
     """
     pairs: list[tuple[TrialRecord, tuple[TrialRecord, ...]]] = []
     while (pair := _pair(records, Round(places, len(pairs)))) is not None:
@@ -122,8 +122,10 @@ def judge(records: Sequence[TrialRecord], objectives: Objectives, places: int, l
         verdict = "disturbed"
     elif len(pairs) >= MOST_ROUNDS:
         verdict = "disturbed" if any(ratio.value < 1 - limit for ratio in ratios) else "undisturbed"
+    told = all(ratio.low >= 1 - limit or ratio.high < 1 - limit for ratio in ratios)
+    said = f"{head} are {verdict}" if told else f"{head} are taken for {verdict}, the rounds differ too much to tell"
     words = "; ".join(map(str, ratios))
-    return Disturbance(places, ratios, verdict, f"{head} are {verdict}: beside over alone {words}")
+    return Disturbance(places, ratios, verdict, f"{said}: beside over alone {words}")
 
 
 def _faults(records: Sequence[TrialRecord], one: Round) -> int:
