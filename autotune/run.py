@@ -158,7 +158,7 @@ class StudyRun:
             if isinstance(record.outcome, Broken) and record.outcome.cause == NO_PLACE:
                 self._working -= 1
                 if self._working == 0:
-                    hint = "everything finished is kept: add nodes and run the study again"
+                    hint = "everything finished is kept: add nodes or ask for less (hardware.cluster), then run again"
                     raise EnvironmentFault(f"no place is left: {record.outcome.reason}", hint=hint)
                 return
 

@@ -47,6 +47,11 @@ class Request:
         one = {"CPU": self.cpus, "GPU": self.gpus / self.hosts, **dict(self.resources)}
         return [{name: amount for name, amount in one.items() if amount > 0} for _ in range(self.hosts)]
 
+    def __str__(self) -> str:
+        """Such as `CPU 8, GPU 1`, for people."""
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in self.bundles[0].items())
+        return f"{wanted} on each of {self.hosts} nodes" if self.hosts > 1 else f"{wanted} on one node"
+
 
 class _RemoteRunner:
     """The actor: a `NodeRunner` behind Ray's calls. Its methods run beside each other on one event loop."""
@@ -189,7 +194,7 @@ class RayCluster:
             return place, tuple(hosts)
         except TimeoutError:
             ray.util.remove_placement_group(group)
-            raise NoRoom(f"{request.bundles} was free on no node within {seconds:g} s") from None
+            raise NoRoom(f"not free within {seconds:g} s: {request} (`ray status` shows what there is)") from None
         except ray.exceptions.RayError as error:
             ray.util.remove_placement_group(group)
             raise NodeLost(str(error).strip().splitlines()[0][:200]) from None
