@@ -135,7 +135,7 @@ async def test_rounds_that_differ_too_much_are_no_proof_of_a_disturbance(tmp_pat
     """As on two H200, where a p95 TTFT jumped between 0.9 and 1.8 s alone too: fewer at a time, and the reason said."""
     executor = Pretended(lambda task, others: (0.6, 1.1)[task.proposal.ticket % 2] if others else 1.0)
     told = Told()
-    result = await run_in(study_in(tmp_path, "confirm.rounds=0", places=2), executor, told)
+    result = await run_in(study_in(tmp_path, "search.trials=2", "confirm.rounds=0", places=2), executor, told)
     assert told.checks == [(2, "disturbed")]
     assert any("taken for disturbed, the rounds differ too much to tell" in line for line in result.summary)
 

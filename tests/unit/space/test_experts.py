@@ -51,7 +51,8 @@ def test_the_measured_best_comes_first_for_a_dense_model() -> None:
     name, context = CASES["one card, dense"]
     first = experts(load_space(name, context), context)[0]
     assert first.point["quantization"] == "fp8"
-    assert (first.point["max_num_seqs"], first.point["max_num_batched_tokens"]) == (256, 4096)
+    assert (first.point["max_num_seqs"], first.point["max_num_batched_tokens"]) == (256, 768)
+    assert first.point["max_cudagraph_capture_size"] == 1024
 
 
 def test_a_model_that_is_quantised_already_gets_no_fp8_weights() -> None:
@@ -75,7 +76,7 @@ def test_a_small_model_is_replicated_for_throughput_and_split_for_latency() -> N
     layouts = {expert.name: expert.point["layout"] for expert in experts(load_space(name, context), context)}
     assert layouts["throughput first"] == "tp1-dp8"
     assert layouts["latency first"] == "tp8-dp1"
-    assert layouts["bf16 weights, small steps"] == "tp1-dp1"
+    assert layouts["bf16 weights, steps within the graphs"] == "tp1-dp1"
 
 
 ENTRY = "experts:\n  - name: mine\n    source: me\n    args: {max_num_seqs: 100, kv_cache_dtype: fp8, dtype: half}\n"
