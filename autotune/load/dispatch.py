@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import gc
 import json
+import socket
 import ssl
 import struct
 from array import array
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter, process_time
-from typing import cast
+from typing import Any, cast
 
+from autotune.load.sockets import SocketReader
 from autotune.load.stream import NAN, Record, Stream
 from autotune.load.tls import client_context, reason_of
 from autotune.load.wire import (
@@ -61,6 +63,8 @@ class Dispatcher:
         self.control: asyncio.Transport | None = None
         self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1)
         self.context: ssl.SSLContext | None = None
+        self.addresses: list[tuple[Any, ...]] = []
+        self.sockets = SocketReader(loop)
         self._reset()
 
     def _reset(self) -> None:
@@ -120,6 +124,7 @@ class Dispatcher:
         self._reset()
         self.setup = setup
         self.context = client_context(setup.ca_file, setup.insecure) if setup.tls else None
+        self.addresses = []
         failed = ""
         for first in range(0, setup.slots, 64):
             wave = min(64, setup.slots - first)
@@ -132,14 +137,17 @@ class Dispatcher:
         self.tell(message({"event": "open", "connections": len(self.idle), "failed": failed}))
 
     async def _connect(self) -> Stream:
+        stream = Stream(self)
         async with asyncio.timeout(10):
-            _, stream = await self.loop.create_connection(
-                lambda: Stream(self),
-                self.setup.host,
-                self.setup.port,
-                ssl=self.context,
-                server_hostname=self.setup.host if self.setup.tls else None,
-            )
+            if self.context is not None:
+                # uvloop's transport decrypts, so these reads are stamped when they happen.
+                host, port = self.setup.host, self.setup.port
+                await self.loop.create_connection(lambda: stream, host, port, ssl=self.context, server_hostname=host)
+                return stream
+            if not self.addresses:
+                kind = socket.SOCK_STREAM
+                self.addresses = await self.loop.getaddrinfo(self.setup.host, self.setup.port, type=kind)
+            await self.sockets.connect(self.addresses, stream)
         return stream
 
     def go(self, start: float) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from autotune.load.sockets import SocketTransport
 from autotune.load.wire import FAILED, OK, UNFINISHED, WireRequest
 
 NAN = float("nan")
@@ -105,7 +106,7 @@ class Stream(asyncio.Protocol):
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | SocketTransport | None = None
         self.request: WireRequest | None = None
         self.followers: list[WireRequest] = []
         self.used = False
@@ -134,8 +135,8 @@ class Stream(asyncio.Protocol):
 
     # -- connection ---------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+    def connection_made(self, transport: asyncio.BaseTransport | SocketTransport) -> None:
+        self.transport = cast("asyncio.Transport | SocketTransport", transport)
         self.parser = httptools.HttpResponseParser(self)
         self._feed: Callable[[bytes], None] = self.parser.feed_data
 
@@ -189,7 +190,11 @@ class Stream(asyncio.Protocol):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self.now = perf_counter()
+        self.received(data, perf_counter())
+
+    def received(self, data: bytes, when: float) -> None:
+        """Take bytes that arrived at `when` (`perf_counter` seconds)."""
+        self.now = when
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -200,6 +205,7 @@ class Stream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._answered = True
+        self.now = max(self.now, self.sent)  # whatever became of the kernel's clock, no answer precedes its request
         self.status_code = self.parser.get_status_code()
         self._streaming = self.status_code == 200
 

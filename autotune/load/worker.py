@@ -50,19 +50,6 @@ async def _serve(sock: socket.socket) -> None:
         await dispatcher.handle(kind, payload)
 
 
-def _take_precedence() -> None:
-    """Let the kernel run this process as soon as bytes arrive, where we are allowed to.
-
-    It needs little of a core, but on a busy host a client that waits for its turn measures the waiting. The real-time
-    class is bounded by the kernel (95 % of a core); without the privilege a better nice value is tried.
-    """
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-        return
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, -10)
-
-
 def main(connection: Connection, cpus: tuple[int, ...] = ()) -> None:
     """Entry of the client process; `connection` is its end of a duplex pipe, `cpus` what it is bound to."""
     if cpus:
@@ -70,7 +57,6 @@ def main(connection: Connection, cpus: tuple[int, ...] = ()) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _take_precedence()
     sock = socket.socket(fileno=os.dup(connection.fileno()))
     connection.close()
     sock.setblocking(False)
