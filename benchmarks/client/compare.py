@@ -3,10 +3,10 @@
     python benchmarks/client/compare.py [--rounds 3] [--only ours,vllm] [--results FOLDER] [--waves 3]
 
 The server (mock_server.c) runs on one core, the client with all its children on another; 200 tokens a request, closed
-loop, three waves. The server knows when it read a request and when it wrote the first token, so a client's error is its
-reported figure minus the server's. The other clients are installed by peers.py at pinned versions; one that cannot be
-had is left out with a note. guidellm and aiperf, which need minutes, run in the first round only. RESULTS.md and
-results.json are written beside this file.
+loop, three waves. The server knows when its kernel had a request and when it wrote the first token, so a client's error
+is its reported figure minus the server's. The other clients are installed by peers.py at pinned versions; one that
+cannot be had is left out with a note. guidellm and aiperf, which need minutes, run in the first round only. RESULTS.md
+and results.json are written beside this file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ import autotune
 sys.path.insert(0, str(Path(__file__).parent))
 
 import peers
-from mock_runner import Mock, running_mock
-from table import Row, markdown
+from mock_runner import Mock, built, running_mock
+from table import FLOOR, Row, markdown
 
 HERE = Path(__file__).parent
 TOKENS = 200
 TTFT_MS = 50.0
-LOADS = {"64": (64, 5.0), "256": (256, 10.0), "1024": (1024, 25.0)}
+LOADS = {"16": (16, 5.0), "64": (64, 5.0), "256": (256, 10.0), "1024": (1024, 25.0)}
 """Streams and milliseconds a step."""
+FEW = 64
+"""Below this number of streams the run has twice the waves: processor time is counted in steps of 10 ms."""
 TIMEOUT = 300
 SLOW = ("guidellm", "aiperf")
 
@@ -146,11 +148,12 @@ def find_clients(options: argparse.Namespace, folder: Path) -> list[Client]:
         return [sys.executable, str(HERE / "ours.py"), work.mock.url, str(work.streams), str(TOKENS),
                 str(work.requests)]  # fmt: skip
 
-    clients = [Client("ours", ours, _read_ours)]
-    if shutil.which("setpriv") and os.geteuid() == 0:
-        # Without the privilege our process runs in the ordinary class, as the others do.
-        plain = ["setpriv", "--bounding-set=-sys_nice"]
-        clients.append(Client("ours, ordinary class", lambda work: plain + ours(work), _read_ours))
+    def floor(work: Work) -> list[str]:
+        port = work.mock.url.rpartition(":")[2]
+        return [str(floor_program), port, str(work.streams), str(TOKENS), str(work.requests)]
+
+    floor_program = built("floor", folder)
+    clients = [Client("ours", ours, _read_ours), Client(FLOOR, floor, _read_ours)]
     found = peers.install_all()
     engine = peers.ENGINE / "bin" / "python"
     if engine.exists():
@@ -167,7 +170,7 @@ def find_clients(options: argparse.Namespace, folder: Path) -> list[Client]:
     if "aiperf" in found:
         clients.append(_aiperf(str(found["aiperf"]), _hub_cache(folder, options.tokenizer)))
     wanted = options.only.split(",") if options.only else [client.name for client in clients]
-    return [client for client in clients if client.name.partition(",")[0] in wanted]
+    return [client for client in clients if client.name in wanted or client.name == FLOOR]
 
 
 class Meter(threading.Thread):
@@ -207,7 +210,7 @@ def measure(
 ) -> Row | str:
     """One run; a sentence when it failed."""
     streams, _ = LOADS[load]
-    work = Work(mock, streams, waves * streams, folder, tokenizer)
+    work = Work(mock, streams, (2 if streams < FEW else 1) * waves * streams, folder, tokenizer)
     mock.reset()
     pin = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
     with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
@@ -251,7 +254,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="repeats, clients in turn; the slow ones run once")
-    parser.add_argument("--loads", default=",".join(LOADS), help="streams, such as 64,256,1024")
+    parser.add_argument("--loads", default=",".join(LOADS), help="streams, such as 16,64,256,1024")
     parser.add_argument("--waves", type=int, default=3, help="requests a stream")
     parser.add_argument("--only", help="clients to run, such as ours,vllm")
     parser.add_argument("--tokenizer", default=str(Path.home() / ".cache/autotune/models/smollm2-135m"))
@@ -278,7 +281,6 @@ def main() -> None:
                     print(found, file=sys.stderr)
     versions = {
         "ours": autotune.__version__,
-        "ours, ordinary class": autotune.__version__,
         "vllm": peers.VLLM_RS,
         "vllm-rs": peers.VLLM_RS,
     } | peers.pinned()

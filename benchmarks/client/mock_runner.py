@@ -13,17 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-SOURCE = Path(__file__).with_name("mock_server.c")
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the server did: arrays with one entry a request, times in CLOCK_MONOTONIC seconds."""
+    """What the server did: arrays with one entry a request, times in CLOCK_MONOTONIC seconds.
+
+    A request is received when the server's kernel has all of it; `read` is when the server took it from there.
+    """
 
     received: np.ndarray
     first: np.ndarray
     last: np.ndarray
     tokens: np.ndarray
+    read: np.ndarray
 
     @property
     def ttft_ms(self) -> np.ndarray:
@@ -45,9 +49,9 @@ class Mock:
     def truth(self) -> Truth:
         """The finished requests since the last reset."""
         rows = [line.split(",") for line in self.get("/log").splitlines() if line]
-        table = np.array([[float(item) for item in row] for row in rows]).reshape(-1, 4)
+        table = np.array([[float(item) for item in row] for row in rows]).reshape(-1, 5)
         table = table[table[:, 3] > 0]
-        return Truth(table[:, 0] / 1e9, table[:, 1] / 1e9, table[:, 2] / 1e9, table[:, 3])
+        return Truth(table[:, 0] / 1e9, table[:, 1] / 1e9, table[:, 2] / 1e9, table[:, 3], table[:, 4] / 1e9)
 
 
 def compiler() -> str | None:
@@ -55,15 +59,21 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
+def built(name: str, folder: Path) -> Path:
+    """The program of NAME.c beside this file, compiled into a folder."""
+    cc = compiler()
+    if cc is None:
+        raise SystemExit(f"a C compiler is needed for {name}.c (cc)")
+    program = folder / name
+    subprocess.run([cc, "-O2", "-o", str(program), str(HERE / f"{name}.c")], check=True)
+    return program
+
+
 @contextmanager
 def running_mock(ttft_ms: float, step_ms: float, *, core: int | None = None) -> Iterator[Mock]:
     """Build the server and run it on a free port, bound to one core where asked."""
-    cc = compiler()
-    if cc is None:
-        raise SystemExit("a C compiler is needed for the mock server (cc)")
     with tempfile.TemporaryDirectory(prefix="mock-") as folder:
-        program = Path(folder) / "mock_server"
-        subprocess.run([cc, "-O2", "-o", str(program), str(SOURCE)], check=True)
+        program = built("mock_server", Path(folder))
         pin = ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
         process = subprocess.Popen(
             [*pin, str(program), "0", str(round(ttft_ms * 1000)), str(round(step_ms * 1000))],

@@ -6,7 +6,7 @@
  *
  *   mock_server PORT TTFT_US STEP_US      PORT 0 takes a free one; the port is printed
  *   GET /health, /v1/models, /metrics
- *   GET /log                              one line a request: received,first,last,tokens
+ *   GET /log                              one line a request: received,first,last,tokens,read
  *   GET /reset                            forget the log
  *   POST /v1/completions, /v1/chat/completions
  */
@@ -31,10 +31,11 @@
 #define CHUNK_SIZE 512
 #define FRAMED (CHUNK_SIZE + 16)
 
-struct entry { int64_t received, first, last; int tokens; };
+struct entry { int64_t received, first, last, read; int tokens; };
 
 struct connection {
     int fd, active, chat, wants_usage, left, total, prompt, waiting_out;
+    int64_t arrived;           /* when the last byte that was read came in */
     int64_t due;               /* when the next token is due; INT64_MAX: at the next step */
     size_t in_size, in_cap, out_size, out_at, out_cap;
     char *in, *out;
@@ -49,11 +50,13 @@ static long book_size, book_cap, generated, prompted;
 static int64_t ttft_ns = 50000000, step_ns = 20000000;
 static char token_chunk[2][FRAMED], last_chunk[2][FRAMED], role_chunk[FRAMED];
 
-static int64_t now_ns(void) {
+static int64_t clock_ns(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
+
+static int64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 static void *grown(void *memory, size_t size) {
     void *found = realloc(memory, size);
@@ -176,11 +179,11 @@ static void begin_stream(struct connection *c, const char *body, int chat) {
     }
     if (book_size == book_cap) book = grown(book, (book_cap = book_cap ? 2 * book_cap : 4096) * sizeof *book);
     c->entry = book_size++;
-    book[c->entry] = (struct entry){.received = now_ns()};
+    book[c->entry] = (struct entry){.received = c->arrived, .read = now_ns()};
     c->chat = chat;
     c->left = c->total = tokens;
     c->wants_usage = strstr(body, "include_usage") != NULL;
-    c->due = book[c->entry].received + ttft_ns;
+    c->due = book[c->entry].read + ttft_ns;
     static const char head[] = "HTTP/1.1 200 OK\r\ndate: Sun, 29 Nov 2026 00:00:00 GMT\r\nserver: uvicorn\r\n"
         "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
     put(c, head, sizeof head - 1);
@@ -189,12 +192,12 @@ static void begin_stream(struct connection *c, const char *body, int chat) {
 }
 
 static void send_log(struct connection *c) {
-    char *text = grown(NULL, 64 + book_size * 80);
+    char *text = grown(NULL, 64 + book_size * 100);
     size_t size = 0;
     text[0] = 0;
     for (long i = 0; i < book_size; i++)
-        size += sprintf(text + size, "%lld,%lld,%lld,%d\n", (long long)book[i].received, (long long)book[i].first,
-                        (long long)book[i].last, book[i].tokens);
+        size += sprintf(text + size, "%lld,%lld,%lld,%d,%lld\n", (long long)book[i].received, (long long)book[i].first,
+                        (long long)book[i].last, book[i].tokens, (long long)book[i].read);
     answer(c, "200 OK", "text/plain", text, size);
     free(text);
 }
@@ -218,10 +221,29 @@ static void handle(struct connection *c, const char *head, char *body, size_t si
     body[size] = saved;
 }
 
+/* As recv; notes when the kernel got the last byte. */
+static ssize_t receive(struct connection *c, char *to, size_t room) {
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(struct timespec))];
+    struct iovec vector = {.iov_base = to, .iov_len = room};
+    struct msghdr head = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(c->fd, &head, 0);
+    if (got <= 0) return got;
+    int64_t now = now_ns();
+    struct cmsghdr *found = CMSG_FIRSTHDR(&head);
+    c->arrived = now;
+    if (found && found->cmsg_type == SCM_TIMESTAMPNS) {
+        struct timespec t;
+        memcpy(&t, CMSG_DATA(found), sizeof t);
+        int64_t age = clock_ns(CLOCK_REALTIME) - (t.tv_sec * 1000000000LL + t.tv_nsec);
+        if (age > 0 && age < 10000000000LL) c->arrived = now - age;
+    }
+    return got;
+}
+
 static void take_input(struct connection *c) {
     for (;;) {
         if (c->in_size + 65536 + 1 > c->in_cap) c->in = grown(c->in, c->in_cap = 2 * c->in_cap + 65537);
-        ssize_t got = recv(c->fd, c->in + c->in_size, 65536, 0);
+        ssize_t got = receive(c, c->in + c->in_size, 65536);
         if (got == 0 || (got < 0 && errno != EAGAIN)) { drop(c); return; }
         if (got < 0) break;
         c->in_size += got;
@@ -290,6 +312,7 @@ static void accept_all(int listener) {
     int fd, yes = 1;
     while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &yes, sizeof yes);
         struct connection *c = calloc(1, sizeof *c);
         if (!c) exit(1);
         c->fd = fd;
