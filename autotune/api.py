@@ -18,7 +18,7 @@ from autotune.engine.protocol import RunningEngine
 from autotune.errors import AutotuneError
 from autotune.events import Observer, Silent
 from autotune.outcome import Infeasible
-from autotune.result import StudyResult, recommendation_from_json
+from autotune.result import StudyResult, busy_seconds, recommendation_from_json
 from autotune.search.front import baseline_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
@@ -116,7 +116,7 @@ def read(study: Study | Path | str) -> StudyResult:
     baseline = today.config if today is not None else EngineConfig()
     rules = Rules(opened.spec, objectives, baseline, _NothingRefused())
     confirmation = rules.confirmation(records)
-    spent = sum(record.seconds for record in records) / opened.spec.hardware.parallel_trials
+    spent = busy_seconds(records)
     return StudyResult(
         name=opened.spec.name,
         folder=opened.folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +47,16 @@ class Recommendation:
 NO_RECOMMENDATION = "null"
 """What is kept where a study has none, or has one no more since it goes on."""
 _RECOMMENDATION: TypeAdapter[Recommendation] = TypeAdapter(Recommendation)
+
+
+def busy_seconds(records: Iterable[TrialRecord]) -> float:
+    """Seconds on the clock in which at least one trial ran: trials at the same time count once."""
+    total, until = 0.0, 0.0
+    for record in sorted(records, key=lambda one: one.started_at):
+        end = record.started_at + record.seconds
+        total += max(end - max(until, record.started_at), 0.0)
+        until = max(until, end)
+    return total
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from autotune.events import (
 )
 from autotune.executor import NO_PLACE, NODE_LOST, Executor, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
-from autotune.result import NO_RECOMMENDATION, StudyResult
+from autotune.result import NO_RECOMMENDATION, StudyResult, busy_seconds
 from autotune.search import neighbours
 from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
@@ -102,7 +102,7 @@ class StudyRun:
             self._take_in(record)
         self._number = self._store.next_number()
         self._parts.view.sync(self._records)
-        self._earlier_s = sum(record.seconds for record in self._records) / self._parts.spec.hardware.parallel_trials
+        self._earlier_s = busy_seconds(self._records)
 
     # -- neighbours --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from autotune.cli.split_text import split_commands
 from autotune.cli.views import JsonView, LiveView, PlainView, front_table
 from autotune.events import Observer
 from autotune.report.wording import duration_text
-from autotune.result import StudyResult
+from autotune.result import StudyResult, busy_seconds
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
@@ -96,10 +96,8 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     store.close()
     if kept is not None:
         console.print(Text(SpaceAccount.from_json(kept).sentence), soft_wrap=True)
-    spent = sum(record.seconds for record in result.records)
-    console.print(
-        Text(f"{len(result.records)} trials in {duration_text(spent)}; all of it is in {result.folder}", style="dim")
-    )
+    spent = duration_text(busy_seconds(result.records))
+    console.print(Text(f"{len(result.records)} trials in {spent}; all of it is in {result.folder}", style="dim"))
     if result.recommendation is not None:
         console.print()
         console.print(Text("start it with", style="dim"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from autotune.spec import checks
 from autotune.spec.checks import Problem
+from autotune.spec.engine import CommandSpec, SimulatedSpec
 from autotune.spec.expect import ExpectSpec
 from autotune.spec.hardware import ClusterSpec, HardwareSpec
 from autotune.spec.images import ImagesSpec
@@ -97,42 +97,10 @@ class EngineSpec(Part):
     @property
     def elsewhere(self) -> bool:
         """Whether a command starts the engine on another host."""
-        url = self.command.url if self.kind == "command" and self.command is not None else ""
-        return bool(url) and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1")
+        return self.kind == "command" and self.command is not None and self.command.elsewhere
 
     def problems(self) -> Iterable[Problem]:
         return checks.engine_problems(self)
-
-
-class CommandSpec(Part):
-    """Templates for an engine started by a command of yours: docker, podman, ssh, srun, kubectl."""
-
-    start: list[str]
-    """Command as a list. `{args}` becomes vLLM's arguments; `{port}`, `{name}`, `{model}`, `{api_key}` one each."""
-    stop: list[str] | None = None
-    """Command that stops it. Default: SIGTERM to the process group of `start`."""
-    logs: list[str] | None = None
-    """Command that follows its log. Default: the output of `start`."""
-    url: str = "http://127.0.0.1:{port}"
-    """Where it answers. On another host its GPUs are there: they are counted, but not looked for or leased here."""
-
-    def problems(self) -> Iterable[Problem]:
-        return checks.command_problems(self.start)
-
-
-class SimulatedSpec(Part):
-    """The simulator's card."""
-
-    card: Literal["h100", "h200", "a100", "l4"] = "h100"
-    """Which card is simulated."""
-    speed: Annotated[float, Field(gt=0)] = 20.0
-    """How much faster than real time; measured times are scaled back."""
-    noise: Annotated[Share, Field(le=0.5)] = 0.01
-    """Relative standard deviation of a step's time."""
-    startup: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Scale of the simulated start-up time: 0.1 starts in a tenth of what the card would take."""
-    fault: str | None = None
-    """A fault to play, for tests."""
 
 
 class BaselineSpec(Part):
