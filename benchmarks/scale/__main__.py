@@ -27,13 +27,14 @@ def main() -> None:
     parser.add_argument("--filled", type=int, default=0, help="put so many of the trials into the database before")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budgets", type=int, nargs="+", default=[30, 120, 300])
+    parser.add_argument("--more", type=float, default=0.25, help="share of trials that eight GPUs get in addition")
     parser.add_argument("--proposer", default="auto")
     parser.add_argument("--surfaces", nargs="+", default=["dense1", "moe8", "held-dense32x2", "simulator"])
     given = parser.parse_args()
     if given.part in ("driver", "all"):
         print(driver.table(given.trials, given.gpus, given.proposer, given.filled))
     if given.part in ("speedup", "all"):
-        print(speedup.table(given.seeds, given.proposer, given.budgets))
+        print(speedup.table(given.seeds, given.proposer, given.budgets, given.more))
     if given.part in ("grounds", "all"):
         for trials in given.budgets:
             print(grounds.table(given.surfaces, trials, given.seeds))

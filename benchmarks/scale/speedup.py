@@ -42,22 +42,22 @@ class Race:
     reached: float
 
 
-def table(seeds: int, proposer: str, budgets: list[int]) -> str:
-    """Medians over seeds."""
+def table(seeds: int, proposer: str, budgets: list[int], more: float) -> str:
+    """Medians over seeds; the most GPUs also get a share `more` of trials."""
     head = (
         "| trials | GPUs | search | whole study | search against one GPU | whole study against one GPU | "
         "best throughput against one GPU | front's hypervolume against one GPU | reached one GPU's hypervolume, "
         "how much sooner than its search ended |\n"
         "|---|---|---|---|---|---|---|---|---|"
     )
-    return "\n".join([head, *(line for trials in budgets for line in _rows(trials, seeds, proposer))])
+    return "\n".join([head, *(line for trials in budgets for line in _rows(trials, seeds, proposer, more))])
 
 
-def _rows(trials: int, seeds: int, proposer: str) -> Iterator[str]:
-    """One GPU; more GPUs with the same budget; the most GPUs with a quarter more, for who knows less proposes worse."""
+def _rows(trials: int, seeds: int, proposer: str, more: float) -> Iterator[str]:
+    """One GPU; more GPUs with the same budget; the most GPUs with more trials, for who knows less proposes worse."""
     one = [_race(1, trials, seed, proposer) for seed in range(seeds)]
     yield _row(one, one)
-    for gpus, budget in (*((count, trials) for count in GPUS[1:]), (GPUS[-1], trials + trials // 4)):
+    for gpus, budget in (*((count, trials) for count in GPUS[1:]), (GPUS[-1], round(trials * (1 + more)))):
         yield _row(one, [_race(gpus, budget, seed, proposer, one[seed].volume) for seed in range(seeds)])
 
 
