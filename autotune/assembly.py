@@ -45,6 +45,7 @@ from autotune.space.argv import to_argv
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
+from autotune.space.headroom import Headroom
 from autotune.space.layout import Layout
 from autotune.space.space import SearchSpace
 from autotune.spec.load import completed
@@ -81,6 +82,7 @@ class StudyParts:
     """Real GPUs that one trial has at most."""
     trial_gpus: int
     """GPUs that a trial has at most, simulated ones included; it is charged for them, or for its own of a pool."""
+    headroom: Headroom
     environment: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
 
@@ -136,6 +138,11 @@ class StudyFrame:
     baseline: EngineConfig
     context: SpaceContext
     preflight: StudyPreflight
+
+    @property
+    def headroom(self) -> Headroom:
+        """How much wider than asked for engines are started during the search."""
+        return Headroom.of(self.baseline, dict(self.space.defaults))
 
 
 def frame(
@@ -240,6 +247,7 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
         vocabulary=made.facts.vocabulary if made.facts else 0,
         lease_gpus=_lease_gpus(spec, host),
         trial_gpus=_trial_gpus(spec, host, made.preflight),
+        headroom=made.headroom,
         environment=environment,
         notes=notes,
     )
@@ -288,6 +296,7 @@ def _proposer(made: StudyFrame, found: tuple[Expert, ...], engine: Engine, rules
         made.baseline,
         live=engine.live_settings,
         compiles=COMPILES,
+        headroom=made.headroom,
     )
 
 

@@ -163,6 +163,7 @@ class LocalExecutor:
             environment=parts.environment,
             vocabulary=parts.vocabulary,
             gpus=parts.trial_gpus,
+            headroom=parts.headroom,
             links=tensor_links(self._host.at(mine.gpus)),
         )
         place = _Place(bench, plain)

@@ -23,6 +23,7 @@ from autotune.load.report import LevelReport, LoadReport, Target
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.space.headroom import AS_ASKED, Headroom, started_with
 from autotune.space.layout import Layout
 from autotune.spec.study import LoadSpec, StudySpec
 
@@ -76,6 +77,8 @@ class Bench:
     vocabulary: int = 0
     gpus: int = 0
     """GPUs that a trial is charged for, used or idle; 0 on the CPU engine."""
+    headroom: Headroom = AS_ASKED
+    """How much wider than asked for engines are started, for live changes to come."""
     links: Mapping[int, str] = field(default_factory=dict)
     """The slowest link inside a tensor parallel group on the GPUs of this place, by its size."""
 
@@ -161,6 +164,7 @@ async def _measure(
             proposal.config,
             folder=folder,
             fresh=fresh,
+            room=_room(bench, proposal.config),
             on_phase=lambda name: bench.observer.notify(StageStarted(number, "start", name)),
         )
     if isinstance(obtained, StartFailure):
@@ -172,7 +176,7 @@ async def _measure(
     progress.resolved = with_link_warning(engine.resolved, proposal.config, bench.links)
     if obtained.restarted:
         progress.phases = engine.phases
-        bench.preflight.learn(proposal.config, engine)
+        bench.preflight.learn(started_with(proposal.config, dict(engine.resolved.values)), engine)
     if engine.resolved.mismatches:
         return Broken("not_as_asked", "; ".join(engine.resolved.mismatches), retry=False)
     try:
@@ -187,6 +191,12 @@ async def _measure(
     failed = quality is not None and quality.verdict is QualityVerdict.FAILED
     culprit = bench.gate.lone_culprit(proposal.config) if bench.gate is not None and failed else None
     return Measured(load, quality, quarantine=(culprit,) if culprit else ())
+
+
+def _room(bench: Bench, config: EngineConfig) -> EngineConfig | None:
+    """What an engine for `config` is started with, or None where more than `config` cannot work."""
+    wide = bench.headroom.widened(config)
+    return wide if wide != config and bench.preflight.refuse(wide) is None else None
 
 
 def with_link_warning(resolved: Resolved, config: EngineConfig, links: Mapping[int, str]) -> Resolved:

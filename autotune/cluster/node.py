@@ -195,6 +195,7 @@ class NodeRunner:
             environment=fingerprint(model=spec.model, revision=spec.revision, host=host),
             vocabulary=self._study.vocabulary,
             gpus=self._study.gpus,
+            headroom=self._study.headroom,
             links=tensor_links(host.at(mine.gpus)),
         )
         return self._bench

@@ -16,6 +16,7 @@ from autotune.engine.protocol import Resolved
 from autotune.events import Observer, StageStarted
 from autotune.executor import NO_PLACE, NODE_LOST, TrialTask
 from autotune.outcome import Broken, Measured, TrialRecord
+from autotune.space.headroom import started_with
 
 if TYPE_CHECKING:
     from autotune.assembly import StudyParts
@@ -120,7 +121,7 @@ class RayExecutor:
         self._places[index] = place
         study = NodeStudy(
             parts.spec.model_dump_json(), str(parts.study.path.parent.resolve()), parts.baseline, parts.vocabulary,
-            parts.trial_gpus, hosts,
+            parts.trial_gpus, hosts, parts.headroom,
         )  # fmt: skip
         await place.call("begin", NODE_STUDY.dump_json(study).decode())
         return place
@@ -158,5 +159,6 @@ class RayExecutor:
         record = replace(reply.record, place=index, folder=folder if folder.exists() else None)
         log = folder / "engine.log"
         if record.restarted and isinstance(record.outcome, Measured) and record.resolved is not None and log.is_file():
-            self._parts.preflight.learn(task.proposal.config, _Returned(log, record.resolved))
+            config = started_with(task.proposal.config, dict(record.resolved.values))
+            self._parts.preflight.learn(config, _Returned(log, record.resolved))
         return record

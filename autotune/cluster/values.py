@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from autotune.executor import TrialTask
 from autotune.outcome import TrialRecord
 from autotune.space.config import EngineConfig
+from autotune.space.headroom import AS_ASKED, Headroom
 
 FILE_LIMIT = 16 << 20
 """Of a larger file the end is sent: that is where a log tells how it ended."""
@@ -45,6 +46,7 @@ class NodeStudy:
         vocabulary: of the model, 0 where unknown.
         gpus: of a trial.
         hosts: that a trial holds, its own first.
+        headroom: how much wider than asked for engines are started.
     """
 
     spec: str
@@ -53,6 +55,7 @@ class NodeStudy:
     vocabulary: int
     gpus: int
     hosts: tuple[Host, ...] = ()
+    headroom: Headroom = AS_ASKED
 
 
 @dataclass(frozen=True, slots=True)

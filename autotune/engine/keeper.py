@@ -22,7 +22,8 @@ class EngineKeeper:
     """Owns the engine of one lease.
 
     `obtain` changes the running engine where only live settings differ and none exceeds what the engine was started
-    with; otherwise it stops the engine, waits until nothing is left of it, and starts a new one.
+    with; otherwise it stops the engine, waits until nothing is left of it, and starts a new one, with room for live
+    changes to come where it is given any.
 
     Args:
         engine: starts engines.
@@ -69,21 +70,48 @@ class EngineKeeper:
         *,
         folder: Path,
         fresh: bool = False,
+        room: EngineConfig | None = None,
         on_phase: OnPhase | None = None,
     ) -> Obtained | StartFailure:
-        """An engine that runs `config`. `fresh` insists on a new process."""
+        """An engine that runs `config`.
+
+        Args:
+            config: what it must run.
+            folder: of the trial.
+            fresh: insist on a new process, started with exactly `config`.
+            room: the same with higher limits. An engine that has to be started is started with them and then lowered;
+                one that cannot be is started with `config`.
+            on_phase: is told how the start goes on.
+        """
         running = self._running if not fresh and self.can_serve(config) else None
         live = config.split(self._live)[1]
         if running is not None and (not live or await running.reconfigure(live)):
             return Obtained(running, restarted=False)
         await self.release()
+        wide = room is not None and not fresh and room != config and self._becomes(room, config)
+        if room is not None and wide:
+            started = await self._start(room, folder, on_phase)
+            if not isinstance(started, StartFailure) and await started.reconfigure(live):
+                return Obtained(started, restarted=True)
+            await self.release()
+        started = await self._start(config, folder, on_phase)
+        return started if isinstance(started, StartFailure) else Obtained(started, restarted=True)
+
+    def _becomes(self, started: EngineConfig, wanted: EngineConfig) -> bool:
+        """Whether an engine that is started with one can be lowered to the other."""
+        (process, limits), (same, settings) = started.split(self._live), wanted.split(self._live)
+        return process == same and limits.keys() == settings.keys()
+
+    async def _start(
+        self, config: EngineConfig, folder: Path, on_phase: OnPhase | None
+    ) -> RunningEngine | StartFailure:
         started = await self._engine.start(config, self.lease, folder=folder, on_phase=on_phase)
         if isinstance(started, StartFailure):
             return started
         self._running, self._started_with = started, config
         resolved = {name: value for name, value in started.resolved.values if name in self._live}
         self._ceiling = {**live_defaults(self._live), **resolved, **config.split(self._live)[1]}
-        return Obtained(started, restarted=True)
+        return started
 
     async def move(self, lease: Lease) -> None:
         """Use other GPUs from now on; the running engine ends, as its own are somebody else's now."""

@@ -18,6 +18,7 @@ from autotune.search.objectives import REPEATS, Objectives, searched
 from autotune.search.restart import CostModel, PointCosts
 from autotune.search.screen import Key, Refuse, Screen, Tried
 from autotune.space.config import EngineConfig
+from autotune.space.headroom import AS_ASKED, Headroom
 
 if TYPE_CHECKING:
     from autotune.space.experts import Expert
@@ -89,6 +90,8 @@ class Setting:
     compiles: frozenset[str] = frozenset()
     """Settings whose change means a new compilation; empty where that is not known."""
     costs: CostModel = field(default_factory=CostModel)
+    headroom: Headroom = AS_ASKED
+    """How much wider than asked for engines are started."""
 
     def random_proposal(self, situation: Situation, note: str = "") -> Proposal | None:
         """A uniformly drawn admitted configuration; None when many draws in a row found none."""
@@ -185,6 +188,7 @@ def create_proposer(
     live: Collection[str] = (),
     compiles: Collection[str] = (),
     costs: CostModel | None = None,
+    headroom: Headroom | None = None,
 ) -> Proposer:
     """The proposer of a study.
 
@@ -200,6 +204,7 @@ def create_proposer(
         live: settings that the engine can change without a restart.
         compiles: settings whose change means a new compilation (layouts always do); empty where that is not known.
         costs: seconds of starts and measurements before any was seen.
+        headroom: how much wider than asked for engines are started.
 
     Raises:
         SpecError: unknown name.
@@ -216,6 +221,7 @@ def create_proposer(
         frozenset(live),
         frozenset(compiles),
         costs or CostModel(),
+        headroom or AS_ASKED,
     )
     return StudyProposer(setting, makers[name](setting), experts)
 

@@ -14,6 +14,7 @@ from autotune.search.objectives import TAKEN_OVER
 from autotune.search.screen import Key, Point
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.defaults import lowers
+from autotune.space.headroom import WIDENED
 
 if TYPE_CHECKING:
     from autotune.search.proposer import Setting
@@ -63,7 +64,7 @@ class RunningEngine:
 
     Attributes:
         started: the configuration of its start; live settings cannot exceed it.
-        chosen: what the engine says it runs with, for settings that its start left open.
+        chosen: what the engine says it runs with, for settings that its start left open or was given more of.
     """
 
     started: EngineConfig
@@ -74,17 +75,24 @@ class RunningEngine:
         if not live or self.started.restart_key(live) != config.restart_key(live):
             return False
         before, after = self.started.split(live)[1], config.split(live)[1]
-        limits = {**dict(self.chosen), **before}
+        limits = {**dict(self.chosen), **before, **self.room}
         return before.keys() <= after.keys() and all(
             name in limits and lowers(name, value, limits[name]) for name, value in after.items()
         )
+
+    @property
+    def room(self) -> dict[str, FrozenValue]:
+        """Limits that it was started with above those of its configuration (see `space.headroom`)."""
+        given, chosen = dict(self.started.args), dict(self.chosen)
+        both = [name for name in WIDENED if name in given and name in chosen]
+        return {name: chosen[name] for name in both if lowers(name, given[name], chosen[name])}
 
 
 class PointCosts:
     """Costs of points at one moment of a study, without making a configuration of each."""
 
     def __init__(self, setting: Setting, history: Sequence[TrialRecord], place: int = 0) -> None:
-        self._screen, self._live = setting.screen, setting.live
+        self._screen, self._live, self._headroom = setting.screen, setting.live, setting.headroom
         layouts = (one.name for one in setting.screen.space.parameters if one.kind == "layout")
         self._compiles = frozenset([*setting.compiles, *layouts]) if setting.compiles else None
         self._model = CostModel.learnt(history, setting.costs)
@@ -131,7 +139,7 @@ class PointCosts:
         for index, key in enumerate(keys):
             if self.kind(key) == "live change":
                 return index
-            if self._live and key != keys[chosen] and self._reaches(key, keys[chosen]):
+            if self._live and key != keys[chosen] and self._reaches(self._started(key), keys[chosen]):
                 chosen = index
         return chosen
 
@@ -141,6 +149,10 @@ class PointCosts:
         limits = dict(started)
         return all(name in limits and lowers(name, value, limits[name]) for name, value in key if name in self._live)
 
+    def _started(self, key: Key) -> Key:
+        """What an engine is going to be started with for a point."""
+        return tuple((name, self._headroom.value(name, value) if name in self._live else value) for name, value in key)
+
     def _group(self, key: Key) -> Key:
         return tuple(item for item in key if item[0] not in self._live)
 
@@ -148,14 +160,14 @@ class PointCosts:
         """What decides whether compiled kernels can be used again; without knowledge, the whole restart group."""
         if self._compiles is None:
             return self._group(key)
-        return tuple(item for item in key if item[0] in self._compiles)
+        return tuple(item for item in self._started(key) if item[0] in self._compiles)
 
     def _limits(self, running: RunningEngine) -> Key | None:
         """The running engine's place in the space; live settings that its start left open are those that it chose."""
         key = self._locate(running.started)
         given, chosen = dict(running.started.args), dict(running.chosen)
-        open_ = {name for name in self._live if name not in given and name in chosen}
-        return tuple((name, chosen[name] if name in open_ else value) for name, value in key) if key else None
+        limits = {name: chosen[name] for name in self._live if name not in given and name in chosen} | running.room
+        return tuple((name, limits.get(name, value)) for name, value in key) if key else None
 
     def _locate(self, config: EngineConfig) -> Key | None:
         point = self._screen.space.point_of(config)

@@ -80,6 +80,26 @@ class TestSimulated(EngineContract):
         finally:
             await keeper.release()
 
+    async def test_an_engine_is_started_with_room_and_lowered_to_what_is_asked(self, tmp_path: Path) -> None:
+        """What is larger later needs no start; a proof is started exactly; room that cannot work costs nothing else."""
+        keeper = EngineKeeper(self.engine(), Lease((), 0))
+        small, middle, wide, impossible = (
+            EngineConfig.of({"max_num_batched_tokens": tokens, "max_num_seqs": 64}) for tokens in (64, 256, 4096, -1)
+        )
+        try:
+            first = await keeper.obtain(small, folder=tmp_path / "0", room=wide)
+            assert not isinstance(first, StartFailure) and first.restarted
+            assert dict(first.engine.resolved.values)["max_num_batched_tokens"] == 4096
+            later = await keeper.obtain(middle, folder=tmp_path / "1", room=wide)
+            assert not isinstance(later, StartFailure) and not later.restarted
+            proof = await keeper.obtain(small, folder=tmp_path / "2", fresh=True, room=wide)
+            assert not isinstance(proof, StartFailure) and not keeper.can_serve(middle)
+            other = await keeper.obtain(middle, folder=tmp_path / "3", room=impossible)
+            assert not isinstance(other, StartFailure) and other.restarted
+            assert dict(other.engine.resolved.values)["max_num_batched_tokens"] == 256
+        finally:
+            await keeper.release()
+
 
 class TestCommand(EngineContract):
     keyed = True

@@ -152,6 +152,14 @@ def test_limits_that_a_start_left_open_are_those_that_the_engine_chose() -> None
     assert not RunningEngine(given.config).reaches(EngineConfig.of({"block": 16}), ["seqs"]), "64 is not the default"
 
 
+def test_an_engine_that_was_started_with_room_reaches_what_its_configuration_did_not_ask_for() -> None:
+    tokens = lambda count: EngineConfig.of({"max_num_batched_tokens": count})  # noqa: E731
+    engine = RunningEngine(tokens(512), (("max_num_batched_tokens", 8192),))
+    assert engine.reaches(tokens(4096), ["max_num_batched_tokens"])
+    assert not engine.reaches(tokens(16384), ["max_num_batched_tokens"])
+    assert not engine.reaches(tokens(4096), []), "only where the engine can be changed live"
+
+
 class TestReuse:
     conditions = (("card", "h100"), ("vllm", "0.32.0"))
 
