@@ -27,6 +27,9 @@ _READ = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 CLOCK_TRIES = 3
 CLOCK_SPREAD = 2e-5
 """Seconds that reading two clocks takes at most when nothing interrupts."""
+DELIVERY = 0.1
+"""Seconds that bytes may wait in the kernel, stamped, until the socket has them; 15 ms were seen on a busy core. Time
+daemons let a clock drift up to this and set it only where it is wrong by more."""
 
 
 class Receiver(Protocol):
@@ -178,8 +181,8 @@ class SocketReader:
                     seconds, nanoseconds = unpack(control[0][2])
                     when = seconds + nanoseconds * 1e-9 + offset
                 if not floor <= when <= now:
-                    # It came during this round; or there is no stamp, or the clock was set: what had arrived before the
-                    # last round was read then. The time of the read must do.
+                    # It came during this round; or there is no stamp, or the clock was set: what the socket had before
+                    # the last round was read then. The time of the read must do.
                     late = perf_counter()
                     when = when if now < when < late else late
                 transport.receive(buffer[:size].tobytes(), when)
@@ -187,4 +190,4 @@ class SocketReader:
                 if mask == select.EPOLLIN and size < BUFFER:
                     break
         if len(events) < BATCH:
-            self._floor = now - CLOCK_SPREAD
+            self._floor = now - DELIVERY
