@@ -9,7 +9,17 @@ from autotune.outcome import Measured, Proposal, TrialRecord
 from autotune.quality.wording import evidence
 from autotune.report.wording import changes_text
 from autotune.result import Recommendation
-from autotune.search.confirm import ArmResult, Confirmation, ConfirmRun, analyse, finalists, next_run, plan, rounds_of
+from autotune.search.confirm import (
+    ArmResult,
+    Confirmation,
+    ConfirmRun,
+    analyse,
+    finalists,
+    next_run,
+    plan,
+    rounds_of,
+    versus,
+)
 from autotune.search.drift import drift_of, next_sentinel
 from autotune.search.front import front_of
 from autotune.search.minimise import Minimiser
@@ -77,7 +87,16 @@ class Rules:
         if confirm.rounds == 0:
             return []
         chosen = finalists(records, self.objectives, confirm.finalists, self.baseline)
-        return plan(chosen, self.baseline, confirm.rounds, seed=self.spec.load.seed) if chosen else []
+        rivals = self.rivals
+        if not chosen and not rivals:
+            return []
+        return plan(chosen, self.baseline, confirm.rounds, seed=self.spec.load.seed, rivals=rivals)
+
+    @property
+    def rivals(self) -> dict[str, EngineConfig]:
+        """What is proven beside the finalists, complete, by name."""
+        given = EngineConfig.of(dict(self.spec.engine.args))
+        return {name: given.merged(dict(one.args), one.env) for name, one in self.spec.confirm.against.items()}
 
     def next_confirmation(self, records: Sequence[TrialRecord]) -> ConfirmRun | None:
         """The next run of the plan that has no outcome yet."""
@@ -136,7 +155,20 @@ class Rules:
             gains=gains,
             quality=_quality(winner, records),
             effects=tuple((effect.name, effect.sentence) for effect in minimal.effects) if minimal else (),
+            against=self._against(winner.config, records),
         )
+
+    def _against(self, config: EngineConfig, records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
+        """The winner over each of its rivals, as measured in the same rounds."""
+        rounds, extra = rounds_of(records), drift_of(records, self.objectives).extra_spread
+        found = []
+        for name, rival in self.rivals.items():
+            if rival.hash == config.hash:
+                found.append((name, "is what is recommended"))
+                continue
+            ratios = versus(rounds, self.objectives, config, rival, extra_spread=extra)
+            found.append((name, "; ".join(map(str, ratios)) or "could not be measured"))
+        return tuple(found)
 
     def _no_winner(self, records: Sequence[TrialRecord], confirmation: Confirmation | None) -> str:
         if confirmation is not None:
@@ -168,6 +200,7 @@ class Rules:
             lines.append(f"Recommended: {changes}")
             lines.append(f"{_sentence(recommendation.sentence)}, all on fresh starts.")
             lines.extend(_gain_line(gain) for gain in recommendation.gains)
+            lines.extend(f"  over {name}: {sentence}" for name, sentence in recommendation.against)
             lines.extend(f"  {name}: {sentence}" for name, sentence in recommendation.effects)
             lines.append(f"  quality: {recommendation.quality}")
         else:

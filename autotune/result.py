@@ -42,6 +42,8 @@ class Recommendation:
     quality: str = ""
     effects: tuple[tuple[str, str], ...] = ()
     """(setting, what it is worth) from the undo tests."""
+    against: tuple[tuple[str, str], ...] = ()
+    """(name, the winner over it) for each configuration of `confirm.against`."""
 
 
 NO_RECOMMENDATION = "null"

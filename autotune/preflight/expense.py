@@ -110,7 +110,7 @@ def expense(spec: StudySpec, seconds: TrialSeconds, *, gpus: int, live: bool, ro
         rounds: that a check of neighbours takes at least.
     """
     trials = spec.search.trials + 1
-    confirmations = spec.confirm.rounds * (spec.confirm.finalists + 1)
+    confirmations = spec.confirm.rounds * (spec.confirm.finalists + 1 + len(spec.confirm.against))
     sentinels = trials // spec.search.sentinel_every if spec.search.sentinel_every else 0
     start = seconds.start + _NEW_COMPILE_SHARE * seconds.compile
     usual = _LIVE_SHARE * seconds.live + (1 - _LIVE_SHARE) * start if live else start

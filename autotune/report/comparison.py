@@ -53,9 +53,14 @@ def verdict_of(
         return Verdict(config, found.best, baseline, False, False, found.sentence, "", ())
     chosen = _trial_of(records, recommendation)
     return Verdict(
-        recommendation.config, chosen, baseline, recommendation.proven, True, recommendation.sentence,
+        recommendation.config, chosen, baseline, recommendation.proven, True, _sentence(recommendation),
         recommendation.quality, recommendation.gains,
     )  # fmt: skip
+
+
+def _sentence(recommendation: Recommendation) -> str:
+    """The claim, and what the winner is over the configurations that the study names to compare with."""
+    return "; ".join([recommendation.sentence, *(f"over {name}: {said}" for name, said in recommendation.against)])
 
 
 def _trial_of(records: Sequence[TrialRecord], recommendation: Recommendation) -> TrialRecord | None:

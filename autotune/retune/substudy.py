@@ -47,7 +47,7 @@ def retune_spec(
             "baseline": baseline_of(spec, incumbent),
             "load": load,
             "search": search,
-            "confirm": spec.confirm.model_copy(update={"rounds": max(2, spec.confirm.rounds)}),
+            "confirm": spec.confirm.model_copy(update={"rounds": max(2, spec.confirm.rounds), "against": {}}),
             "storage": str(folder.absolute()),
             "retune": None,
         }

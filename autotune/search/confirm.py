@@ -72,10 +72,28 @@ def _best_in(
     return min(tied, key=lambda one: (len(one.config.changes_from(baseline)), losses[one.number]))
 
 
-def plan(chosen: Sequence[TrialRecord], baseline: EngineConfig, rounds: int, *, seed: int = 1) -> list[ConfirmRun]:
-    """All runs in their order. Every round has each arm once; who begins rotates, so that a drift hits all alike."""
+def plan(
+    chosen: Sequence[TrialRecord],
+    baseline: EngineConfig,
+    rounds: int,
+    *,
+    seed: int = 1,
+    rivals: Mapping[str, EngineConfig] | None = None,
+) -> list[ConfirmRun]:
+    """All runs in their order. Every round has each arm once; who begins rotates, so that a drift hits all alike.
+
+    Args:
+        chosen: the finalists.
+        baseline: what runs today.
+        rounds: of fresh starts.
+        seed: of the load.
+        rivals: further configurations by name; one that is the baseline or a finalist is no arm of its own.
+    """
     arms = [Proposal(baseline, origin="confirm", note="what you run today")]
     arms += [Proposal(one.config, one.proposal.point, "confirm", f"finalist, trial {one.number}") for one in chosen]
+    known = {arm.config.hash for arm in arms}
+    others = {config.hash: (name, config) for name, config in (rivals or {}).items() if config.hash not in known}
+    arms += [Proposal(config, origin="confirm", note=f"to compare with: {name}") for name, config in others.values()]
     runs: list[ConfirmRun] = []
     for number in range(rounds):
         shift = number % len(arms)
@@ -192,6 +210,21 @@ def analyse(
     winner = None if missing else _winner(results, margin)
     sentence = "what you run today could not be measured again" if missing else _claim(winner, results, against)
     return Confirmation(results, winner, sentence, not control_problems, len(rounds), margin)
+
+
+def versus(
+    rounds: Sequence[Mapping[str, TrialRecord]],
+    objectives: Objectives,
+    config: EngineConfig,
+    rival: EngineConfig,
+    *,
+    error: float = ERROR,
+    extra_spread: float = 0.0,
+) -> tuple[Ratio, ...]:
+    """One arm of a confirmation over another one, a ratio per objective; empty where they share no round."""
+    mine = _Arm(config, tuple(one.get(config.hash) for one in rounds))
+    theirs = _Arm(rival, tuple(one.get(rival.hash) for one in rounds))
+    return _ratios({config.hash: mine}, theirs, objectives, error, extra_spread)[config.hash]
 
 
 def _ratios(

@@ -115,6 +115,15 @@ class BaselineSpec(Part):
         return checks.reserved_problems(self.args, ("args",))
 
 
+class RivalSpec(BaselineSpec):
+    """A configuration that is proven beside the finalists, such as a published setting or the deployment before."""
+
+    args: dict[str, ArgValue] = Field(default_factory=dict)
+    """vLLM arguments, over `engine.args`."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Its environment."""
+
+
 class LengthSpec(Part):
     """Token lengths of a prompt or an answer."""
 
@@ -321,6 +330,8 @@ class ConfirmSpec(Part):
     """The lower bound of the gain must exceed this before an improvement is claimed."""
     minimise: bool = True
     """Undo every changed setting whose effect is within noise."""
+    against: dict[str, RivalSpec] = Field(default_factory=dict)
+    """Configurations by name that every round measures as well: the winner is compared with each, and may be one."""
 
     def problems(self) -> Iterable[Problem]:
         return checks.confirm_problems(self)

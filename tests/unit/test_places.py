@@ -123,6 +123,17 @@ async def test_trials_run_beside_each_other_and_what_is_proven_runs_alone(tmp_pa
     assert [r.number for r in result.records] == list(range(len(result.records)))
 
 
+async def test_a_named_rival_is_proven_beside_the_finalists(tmp_path: Path) -> None:
+    """It is measured in every round, the summary compares the winner with it, and it wins where it is the best."""
+    slow, fast = ("confirm.against={published: {args: {max_num_seqs: " + seqs + "}}}" for seqs in ("20", "500"))
+    for where, setting, said in (("a", slow, "over published: x"), ("b", fast, "published: is what is recommended")):
+        (tmp_path / where).mkdir()
+        result = await run_in(study_in(tmp_path / where, "search.trials=4", setting, places=1), Pretended())
+        notes = [one.proposal.note for one in result.records if one.proposal.origin == "confirm"]
+        assert notes.count("to compare with: published") == notes.count("what you run today") > 1
+        assert any(said in line for line in result.summary), result.summary
+
+
 async def test_places_that_disturb_each_other_are_given_up(tmp_path: Path) -> None:
     """Four at a time lose a tenth; two lose nothing."""
     executor, told = Pretended(lambda task, others: 0.9 if others > 1 else 1.0), Told()

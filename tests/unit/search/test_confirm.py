@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
-from autotune.search.confirm import Confirmation, analyse, finalists, next_run, plan, rounds_of
+from autotune.search.confirm import Confirmation, analyse, finalists, next_run, plan, rounds_of, versus
 from autotune.search.objectives import Objective, Objectives, Slo
 from autotune.space.config import EngineConfig
 from autotune.student import t_quantile
@@ -129,6 +129,14 @@ class TestLimits:
         assert "what you run today does not" in result.sentence
 
 
+def test_the_winner_is_compared_with_a_rival_in_the_same_rounds() -> None:
+    """A drift that hits a whole round alike is no difference between them."""
+    rows = rounds([{ARM: figures(1500 * drift), OTHER: figures(1000 * drift)} for drift in (1.0, 0.8, 1.2)])
+    throughput = versus(rows, OBJECTIVES, ARM, OTHER)[0]
+    assert throughput.value == pytest.approx(1.5) and 1.4 < throughput.low < 1.5 < throughput.high < 1.6
+    assert versus(rows, OBJECTIVES, ARM, EngineConfig.of({"seqs": 1})) == ()
+
+
 class TestPlan:
     def chosen(self) -> list[TrialRecord]:
         return [run(ARM, figures(1500), 4, "sampler"), run(OTHER, figures(1400), 7, "sampler")]
@@ -139,6 +147,12 @@ class TestPlan:
         assert order == [[BASE, ARM, OTHER], [ARM, OTHER, BASE], [OTHER, BASE, ARM]]
         seeds = [{one.arrival_seed for one in runs if one.round == number} for number in range(3)]
         assert all(len(one) == 1 for one in seeds) and len(set.union(*seeds)) == 3
+
+    def test_a_rival_is_one_more_arm_unless_it_is_one_already(self) -> None:
+        rival = EngineConfig.of({"seqs": 64})
+        runs = plan(self.chosen(), BASE, 1, rivals={"published": rival, "today": BASE, "found": ARM})
+        assert [one.proposal.config for one in runs] == [BASE, ARM, OTHER, rival]
+        assert runs[-1].proposal.note == "to compare with: published"
 
     @pytest.mark.parametrize("cut", range(0, 12, 2))
     def test_an_interrupted_confirmation_goes_on_where_it_was(self, cut: int) -> None:
