@@ -50,6 +50,20 @@ async def _serve(sock: socket.socket) -> None:
         await dispatcher.handle(kind, payload)
 
 
+def _take_precedence() -> None:
+    """Let the kernel run this process as soon as bytes arrive, where we are allowed to.
+
+    It needs little of a core. The kernel's stamps forgive a late read, but not one so late that it finds two chunks: at
+    1,024 streams on a busy host the TTFT was off by 0.04 ms at most with this class, and by 27 ms in the median without.
+    The class is bounded by the kernel (95 % of a core); without the privilege a better nice value is tried.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        return
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
 def main(connection: Connection, cpus: tuple[int, ...] = ()) -> None:
     """Entry of the client process; `connection` is its end of a duplex pipe, `cpus` what it is bound to."""
     if cpus:
@@ -57,6 +71,7 @@ def main(connection: Connection, cpus: tuple[int, ...] = ()) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _take_precedence()
     sock = socket.socket(fileno=os.dup(connection.fileno()))
     connection.close()
     sock.setblocking(False)
