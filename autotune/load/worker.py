@@ -54,7 +54,7 @@ def _take_precedence() -> None:
     """Let the kernel run this process as soon as bytes arrive, where we are allowed to.
 
     It needs little of a core. The kernel's stamps forgive a late read, but not one so late that it finds two chunks. At
-    1,024 streams on a busy host the TTFT was off by 0.04 ms at most with this class, by 27 ms in the median without. The
+    1,024 streams on a busy host the TTFT was off by 0.04 ms at most with it, by 27 ms in the median without. The
     class is bounded by the kernel (95 % of a core); without the privilege a better nice value is tried.
     """
     with contextlib.suppress(OSError):
