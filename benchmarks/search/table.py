@@ -33,10 +33,9 @@ budgets, because some think for minutes: the column says how many.
 * "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model
   before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on today's layout.
 * `gp + warm` is Optuna's Gaussian process, which needs the extra `gp`.
-* The rows of `auto` on `simulator` are older than the order in which one engine's known good settings follow another:
-  their warm start took 5.7 plain trials, now it takes 5.0. Then the model looks at what was never tried (eager mode, a
-  smaller share of memory), and live changes make the far corner of the running engine cheap: few sequences with 512
-  tokens a step are slow there, so that 512 tokens with many sequences, an end of the front, come late.
+* On `simulator` the warm start of `auto` takes 5.0 plain trials. Then its model looks at what was never tried (eager
+  mode, a smaller share of memory), and live changes make the far corner of the running engine cheap: few sequences with
+  512 tokens a step are slow there, so that 512 tokens with many sequences, an end of the front, come late.
 """
 
 
