@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import gc
 import json
-import socket
 import ssl
 import struct
 from array import array
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter, process_time
-from typing import Any, cast
+from typing import cast
 
 from autotune.load.sockets import SocketReader
 from autotune.load.stream import NAN, Record, Stream
@@ -63,7 +62,6 @@ class Dispatcher:
         self.control: asyncio.Transport | None = None
         self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1)
         self.context: ssl.SSLContext | None = None
-        self.addresses: list[tuple[Any, ...]] = []
         self.sockets = SocketReader(loop)
         self._reset()
 
@@ -124,7 +122,7 @@ class Dispatcher:
         self._reset()
         self.setup = setup
         self.context = client_context(setup.ca_file, setup.insecure) if setup.tls else None
-        self.addresses = []
+        self.sockets.addresses.clear()
         failed = ""
         for first in range(0, setup.slots, 64):
             wave = min(64, setup.slots - first)
@@ -144,10 +142,7 @@ class Dispatcher:
                 host, port = self.setup.host, self.setup.port
                 await self.loop.create_connection(lambda: stream, host, port, ssl=self.context, server_hostname=host)
                 return stream
-            if not self.addresses:
-                kind = socket.SOCK_STREAM
-                self.addresses = await self.loop.getaddrinfo(self.setup.host, self.setup.port, type=kind)
-            await self.sockets.connect(self.addresses, stream)
+            await self.sockets.connect_to(self.setup.host, self.setup.port, stream)
         return stream
 
     def go(self, start: float) -> None:

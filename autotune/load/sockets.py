@@ -108,7 +108,19 @@ class SocketReader:
         self._writing: set[int] = set()
         self._buffer = memoryview(bytearray(BUFFER))
         self._floor = 0.0
+        self.addresses: dict[tuple[str, int], Sequence[tuple[Any, ...]]] = {}
+        """Of names that were looked up; whoever opens many connections clears it before."""
         loop.add_reader(self._epoll.fileno(), self._round)
+
+    async def connect_to(self, host: str, port: int, receiver: Receiver) -> None:
+        """Open a connection; the name is looked up once.
+
+        Raises:
+            OSError: there is no such name, or nobody takes the connection.
+        """
+        if (host, port) not in self.addresses:
+            self.addresses[host, port] = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        await self.connect(self.addresses[host, port], receiver)
 
     async def connect(self, addresses: Sequence[tuple[Any, ...]], receiver: Receiver) -> None:
         """Open a connection to the first of the addresses (as `getaddrinfo` gives them) that takes it.
