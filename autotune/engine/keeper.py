@@ -88,8 +88,7 @@ class EngineKeeper:
         if running is not None and (not live or await running.reconfigure(live)):
             return Obtained(running, restarted=False)
         await self.release()
-        wide = room is not None and not fresh and room != config and self._becomes(room, config)
-        if room is not None and wide:
+        if room is not None and not fresh and room != config and self._becomes(room, config):
             started = await self._start(room, folder, on_phase)
             if not isinstance(started, StartFailure) and await started.reconfigure(live):
                 return Obtained(started, restarted=True)

@@ -14,7 +14,7 @@ from autotune.search.objectives import TAKEN_OVER
 from autotune.search.screen import Key, Point
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.defaults import lowers
-from autotune.space.headroom import WIDENED
+from autotune.space.headroom import started_with
 
 if TYPE_CHECKING:
     from autotune.search.proposer import Setting
@@ -83,9 +83,8 @@ class RunningEngine:
     @property
     def room(self) -> dict[str, FrozenValue]:
         """Limits that it was started with above those of its configuration (see `space.headroom`)."""
-        given, chosen = dict(self.started.args), dict(self.chosen)
-        both = [name for name in WIDENED if name in given and name in chosen]
-        return {name: chosen[name] for name in both if lowers(name, given[name], chosen[name])}
+        wide = started_with(self.started, dict(self.chosen))
+        return {change.name: change.after for change in wide.changes_from(self.started)}
 
 
 class PointCosts:
