@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.outcome import Measured, Proposal, TrialRecord
 from autotune.quality.wording import evidence
 from autotune.report.wording import changes_text
-from autotune.result import Recommendation
+from autotune.result import Recommendation, rivals_of
 from autotune.search.confirm import (
     ArmResult,
     Confirmation,
@@ -87,16 +87,10 @@ class Rules:
         if confirm.rounds == 0:
             return []
         chosen = finalists(records, self.objectives, confirm.finalists, self.baseline)
-        rivals = self.rivals
+        rivals = rivals_of(self.spec)
         if not chosen and not rivals:
             return []
         return plan(chosen, self.baseline, confirm.rounds, seed=self.spec.load.seed, rivals=rivals)
-
-    @property
-    def rivals(self) -> dict[str, EngineConfig]:
-        """What is proven beside the finalists, complete, by name."""
-        given = EngineConfig.of(dict(self.spec.engine.args))
-        return {name: given.merged(dict(one.args), one.env) for name, one in self.spec.confirm.against.items()}
 
     def next_confirmation(self, records: Sequence[TrialRecord]) -> ConfirmRun | None:
         """The next run of the plan that has no outcome yet."""
@@ -141,6 +135,7 @@ class Rules:
                 _trial_of(self.baseline, records),
                 False,
                 self._no_winner(records, confirmation),
+                against=self._against(self.baseline, records) if confirmation is not None else (),
             )
         gains = tuple((ratio.label, ratio.value, ratio.low, ratio.high) for ratio in winner.ratios)
         sentence = confirmation.sentence if confirmation else ""
@@ -159,10 +154,10 @@ class Rules:
         )
 
     def _against(self, config: EngineConfig, records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
-        """The winner over each of its rivals, as measured in the same rounds."""
+        """One arm of the confirmation over each rival, as measured in the same rounds."""
         rounds, extra = rounds_of(records), drift_of(records, self.objectives).extra_spread
         found = []
-        for name, rival in self.rivals.items():
+        for name, rival in rivals_of(self.spec).items():
             if rival.hash == config.hash:
                 found.append((name, "is what is recommended"))
                 continue
@@ -205,6 +200,7 @@ class Rules:
             lines.append(f"  quality: {recommendation.quality}")
         else:
             lines.append(f"Keep what you run today. {_sentence(recommendation.sentence)}.")
+            lines.extend(f"  today's over {name}: {sentence}" for name, sentence in recommendation.against)
         lines.extend(self._neighbours(records))
         return tuple(lines)
 

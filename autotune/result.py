@@ -14,6 +14,7 @@ from autotune.search.confirm import Confirmation
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
+from autotune.spec.study import StudySpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,12 +44,18 @@ class Recommendation:
     effects: tuple[tuple[str, str], ...] = ()
     """(setting, what it is worth) from the undo tests."""
     against: tuple[tuple[str, str], ...] = ()
-    """(name, the winner over it) for each configuration of `confirm.against`."""
+    """(name, what is recommended over it) for each configuration of `confirm.against`."""
 
 
 NO_RECOMMENDATION = "null"
 """What is kept where a study has none, or has one no more since it goes on."""
 _RECOMMENDATION: TypeAdapter[Recommendation] = TypeAdapter(Recommendation)
+
+
+def rivals_of(spec: StudySpec) -> dict[str, EngineConfig]:
+    """What is proven beside the finalists (`confirm.against`), complete, by name."""
+    given = EngineConfig.of(dict(spec.engine.args))
+    return {name: given.merged(dict(one.args), one.env) for name, one in spec.confirm.against.items()}
 
 
 def busy_seconds(records: Iterable[TrialRecord]) -> float:

@@ -7,27 +7,25 @@ from collections.abc import Sequence
 from autotune.outcome import TrialRecord
 from autotune.report.comparison import Verdict, columns_of
 from autotune.report.wording import lower_first, ratio_text
+from autotune.result import rivals_of
 from autotune.search.confirm import ArmResult, analyse, rounds_of
 from autotune.search.drift import drift_of
 from autotune.search.objectives import Objectives, searched
+from autotune.spec.study import StudySpec
 
 
 def unproven(
-    verdict: Verdict, records: Sequence[TrialRecord], objectives: Objectives, margin: float
+    verdict: Verdict, records: Sequence[TrialRecord], objectives: Objectives, spec: StudySpec
 ) -> tuple[str, ...]:
-    """A sentence about every finalist of a study that ends with what runs today; empty for all others."""
+    """A sentence about every finalist and rival of a study that ends with what runs today; empty for all others."""
     rounds = rounds_of(records)
     if not verdict.final or verdict.proven or verdict.baseline is None or not rounds:
         return ()
     extra = drift_of(records, objectives).extra_spread
-    found = analyse(rounds, objectives, verdict.baseline.config, margin=margin, extra_spread=extra)
-    numbers = {record.config.hash: record.number for record in reversed(searched(records))}
-    return tuple(f"{_name(arm, numbers)}: {_said(arm, objectives)}" for arm in found.arms)
-
-
-def _name(arm: ArmResult, numbers: dict[str, int]) -> str:
-    number = numbers.get(arm.config.hash)
-    return f"Finalist, trial {number}" if number is not None else "Finalist"
+    found = analyse(rounds, objectives, verdict.baseline.config, margin=spec.confirm.margin, extra_spread=extra)
+    names = {record.config.hash: f"Finalist, trial {record.number}" for record in reversed(searched(records))}
+    names |= {config.hash: name for name, config in rivals_of(spec).items()}
+    return tuple(f"{names.get(arm.config.hash, 'Finalist')}: {_said(arm, objectives)}" for arm in found.arms)
 
 
 def _said(arm: ArmResult, objectives: Objectives) -> str:
