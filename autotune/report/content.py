@@ -12,13 +12,13 @@ from autotune.engine.cpu_setup import model_path
 from autotune.engine.redaction import redact
 from autotune.host.fingerprint import differences
 from autotune.outcome import Infeasible, Measured, TrialRecord
-from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, verdict_of
+from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, in_words, left_out, verdict_of
 from autotune.report.effects import effects_of
 from autotune.report.failures import failure_views, refused_views
 from autotune.report.trials import quality_views, trial_views
 from autotune.report.unproven import unproven
 from autotune.report.values import ReportContent
-from autotune.report.wording import count_text, duration_text, lower_first, number_text
+from autotune.report.wording import count_text, duration_text, number_text
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.drift import drift_of
@@ -83,6 +83,7 @@ def gather(
     effects = effects_of(records, objectives)
     simulated = is_simulated(spec, records)
     gains = gain_views(verdict, objectives)
+    changes = change_rows(verdict, today, objectives)
     return ReportContent(
         name=spec.name,
         model=spec.model,
@@ -97,7 +98,7 @@ def gather(
         columns=columns_of(objectives),
         limits=tuple((slo.key, slo.limit_ms) for slo in objectives.slos),
         gains=gains,
-        changes=change_rows(verdict, today),
+        changes=changes,
         chosen=verdict.chosen.number if verdict.chosen else None,
         baseline=verdict.baseline.number if verdict.baseline else None,
         trials=trial_views(records, objectives, today),
@@ -114,7 +115,8 @@ def gather(
         command=_command(spec, verdict.config),
         study_file=redact(resolved_yaml(spec)),
         path=path.name,
-        unproven=tuple(redact(text) for text in unproven(verdict, records, objectives, spec.confirm.margin)),
+        left_out=left_out(verdict, changes, objectives),
+        unproven=tuple(redact(text) for text in unproven(verdict, records, objectives, spec)),
     )
 
 
@@ -154,9 +156,7 @@ def _was(count: int) -> str:
 def _claim(verdict: Verdict, objectives: Objectives) -> str:
     if verdict.config is None:
         return "Nothing can be recommended: " + verdict.sentence.rstrip(".") + "."
-    sentence = verdict.sentence.rstrip(".")
-    for column in columns_of(objectives):
-        sentence = sentence.replace(column.label, lower_first(column.title))
+    sentence = in_words(verdict.sentence.rstrip("."), objectives)
     where = f"trial {verdict.chosen.number}" if verdict.chosen else "the recommended configuration"
     if verdict.final and _keeps(verdict):
         return f"Keep what you run today (the baseline): {sentence}."
@@ -175,7 +175,7 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
         others = {one.config.hash for one in records if one.proposal.origin == "confirm"} - {
             verdict.chosen.config.hash if verdict.chosen else ""
         }
-        text = f"{count_text(len(others), 'finalist')} {_was(len(others))} measured again beside it in "
+        text = f"{count_text(len(others), 'other configuration')} {_was(len(others))} measured again beside it in "
         text += f"{count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     elif rounds:
         text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"

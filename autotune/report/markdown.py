@@ -74,8 +74,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _gains(content: ReportContent) -> str:
     if content.kept:
-        return _table(("Objective", "What runs today"), (_gain(row)[:2] for row in content.gains))
-    return _table(("Objective", "Baseline", "Recommended", "Better by"), (_gain(row) for row in content.gains))
+        head: tuple[str, ...] = ("Objective", "What runs today")
+    else:
+        head = ("Objective", "Baseline", "Recommended", "Better by")
+    table = _table(head, (_gain(row)[: len(head)] for row in content.gains))
+    return f"{table}\n\n{plain(content.figures_note)}" if table else ""
 
 
 def _gain(row: GainView) -> tuple[str, str, str, str]:
@@ -90,7 +93,13 @@ def _gain(row: GainView) -> tuple[str, str, str, str]:
 
 
 def _changes(content: ReportContent) -> str:
-    return _table(("Setting", "Baseline", "Recommended"), content.changes)
+    rows = [(one.name, one.before, one.after, one.worth) for one in content.changes]
+    if any(one.worth for one in content.changes):
+        table = _table(("Setting", "Baseline", "Recommended", "What it is worth"), rows)
+    else:
+        table = _table(("Setting", "Baseline", "Recommended"), (row[:3] for row in rows))
+    left_out = "\n".join(f"- {plain(text)}" for text in content.left_out)
+    return "\n\n".join(part for part in (table, left_out) if part)
 
 
 def _front(content: ReportContent) -> str:

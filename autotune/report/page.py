@@ -14,6 +14,7 @@ from autotune.report.wording import count_text, duration_text, figure_text, rati
 
 SCRIPTS = ("chart", "tooltip", "front", "curves", "effects", "timeline", "telemetry", "quality", "table", "main")
 """Script files in the order they are put into the page; together they are one function."""
+WORTH = "Beside each setting: the winner over the winner without it, where it helps most; above x1 it helps."
 MARK = re.compile(r"%%([a-z_]+)%%")
 
 
@@ -71,15 +72,8 @@ def _gains(content: ReportContent) -> str:
     rows = "".join(_gain(row, reach) for row in content.gains)
     found = f"Recommended, trial {content.chosen}" if content.chosen is not None else "Recommended"
     head = f"<th>Objective</th><th>Baseline</th><th>{escape(found)}</th><th colspan=2>Better by</th>"
-    note = "Brackets are 95 % intervals. A ratio above ×1 is better, also where less is more. "
-    note += (
-        "Ratios come from fresh, interleaved starts; figures from the search."
-        if any(row.confirmed for row in content.gains)
-        else "Ratios without brackets are the search's own figures and not confirmed."
-    )
-    return (
-        f'<table class="gains"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p class="quiet">{note}</p>'
-    )
+    table = f'<table class="gains"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return table + _nothing(content.figures_note)
 
 
 def _today(content: ReportContent) -> str:
@@ -91,8 +85,7 @@ def _today(content: ReportContent) -> str:
     )
     head = f"<th>Objective</th><th>What runs today, trial {content.baseline}</th>"
     table = f'<table class="gains"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    note = "Brackets are 95 % intervals. A gain is claimed where its whole interval on fresh starts is above ×1."
-    return f'{table}{_list(content.unproven, "notes")}<p class="quiet">{note}</p>'
+    return table + _list(content.unproven, "notes") + _nothing(content.figures_note)
 
 
 def _direction(row: GainView) -> str:
@@ -140,10 +133,12 @@ def _changes(content: ReportContent) -> str:
     if not content.changes:
         return _nothing("It changes nothing: keep what you run today." if content.command else "–")
     rows = "".join(
-        f"<tr><th><code>{escape(name)}</code></th><td>{escape(before)}</td><td>→</td><td><b>{escape(after)}</b></td></tr>"
-        for name, before, after in content.changes
+        f"<tr><th><code>{escape(one.name)}</code></th><td>{escape(one.before)}</td><td>→</td>"
+        f"<td><b>{escape(one.after)}</b></td>{f'<td>{escape(one.worth)}</td>' if one.worth else ''}</tr>"
+        for one in content.changes
     )
-    return f'<table class="changes"><tbody>{rows}</tbody></table>'
+    worth = _nothing(WORTH) if any(one.worth for one in content.changes) else ""
+    return f'<table class="changes"><tbody>{rows}</tbody></table>{worth}{_list(content.left_out, "notes")}'
 
 
 def _failures(failures: Iterable[FailureView]) -> str:

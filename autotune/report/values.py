@@ -129,6 +129,7 @@ class GainView:
         ratio: from fresh starts where `confirmed`, else from the search's own measurements, or None.
         low: lower end of the ratio's interval, None where it has none.
         high: upper end.
+        starts: fresh starts that both figures were taken from, whose intervals they span; 0: one trial of the search.
     """
 
     column: Column
@@ -138,6 +139,17 @@ class GainView:
     low: float | None
     high: float | None
     confirmed: bool
+    starts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One setting of the recommendation. `worth`: what it is worth by its own undo test, empty where there was none."""
+
+    name: str
+    before: str
+    after: str
+    worth: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +224,7 @@ class ReportContent:
         command: the command that starts the recommendation.
         study_file: the study with its defaults filled in, redacted.
         unproven: what the confirmation found of each finalist where it proved no gain.
+        left_out: settings of the winner that make no difference, with the finding.
     """
 
     name: str
@@ -223,7 +236,7 @@ class ReportContent:
     columns: tuple[Column, ...]
     limits: tuple[tuple[str, float], ...]
     gains: tuple[GainView, ...]
-    changes: tuple[tuple[str, str, str], ...]
+    changes: tuple[ChangeView, ...]
     chosen: int | None
     baseline: int | None
     trials: tuple[TrialView, ...]
@@ -241,8 +254,25 @@ class ReportContent:
     study_file: str
     path: str
     unproven: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def kept(self) -> bool:
         """Nothing better than what runs today is recommended."""
         return self.chosen is not None and self.chosen == self.baseline and not self.changes
+
+    @property
+    def figures_note(self) -> str:
+        """Where the figures and ratios of `gains` come from, and what their brackets are."""
+        starts = max((row.starts for row in self.gains), default=0)
+        text = "Figures are those of one trial of the search, with 95 % intervals."
+        if starts:
+            text = (
+                f"Figures are geometric means of {starts} fresh starts; their brackets span the starts' 95 % intervals."
+            )
+        if self.kept:
+            return f"{text} A gain is claimed where its whole interval on fresh starts is above ×1."
+        text += " A ratio above ×1 is better, also where less is more;"
+        if any(row.confirmed for row in self.gains):
+            return f"{text} it is taken between starts of the same round, with a 95 % interval over the rounds."
+        return f"{text} one without brackets is the search's own and not confirmed."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
@@ -20,6 +21,7 @@ from autotune.report.values import ReportContent, Standing
 from autotune.result import Recommendation
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
+from autotune.spec.study import ConfirmSpec, RivalSpec
 from autotune.study import Study, open_study
 from autotune.testing.history import SECRET, history_spec, made_up_history
 
@@ -108,10 +110,38 @@ def test_confirmed_gains_replace_those_of_the_search(records: tuple[TrialRecord,
     )
     content = gather(history_spec(), records, final)
     throughput, ttft = content.gains
+    starts = [one.outcome.load.levels[-1].estimate("output_throughput") for one in records
+              if one.proposal.origin == "confirm" and one.config == chosen.config
+              and isinstance(one.outcome, Measured)]  # fmt: skip
+    measured = [one for one in starts if one is not None]
+    assert throughput.found is not None and throughput.starts == len(measured) == 3
+    assert throughput.found.value == pytest.approx(geometric_mean(one.value for one in measured))
+    assert throughput.found.low == min(one.low for one in measured)
     assert (throughput.ratio, throughput.low, throughput.high, throughput.confirmed) == (1.7, 1.65, 1.75, True)
     assert not ttft.confirmed and ttft.low is None
     assert "in output throughput over" in content.sentences[1]
     assert "confirmed in 3 rounds" in content.sentences[2]
+
+
+def test_every_change_says_what_it_is_worth_and_what_was_left_out_is_named(records: tuple[TrialRecord, ...]) -> None:
+    today = records[0].config
+    config = today.merged({"tensor_parallel_size": 2, "data_parallel_size": 4, "max_num_seqs": 77})
+    effects = (("layout", "x1.200 [1.100, 1.310] in output_throughput@last over 2 rounds"),
+               ("max_num_seqs", "needed: without it a limit does not hold"),
+               ("block_size", "undoing it loses nothing that can be measured"))  # fmt: skip
+    final = Recommendation(config, today, 0, proven=True, sentence="better", effects=effects)
+    content = gather(history_spec(), records, final)
+    worth = {one.name: one.worth for one in content.changes}
+    assert (
+        worth["tensor_parallel_size"]
+        == worth["data_parallel_size"]
+        == ("x1.200 [1.100, 1.310] in output throughput over 2 rounds")
+    )
+    assert worth["max_num_seqs"] == "needed: without it a limit does not hold"
+    assert content.left_out == ("block_size is left out: undoing it loses nothing that can be measured",)
+    page, text = html_page(content), markdown(content).replace("\\", "")
+    for written in (page, text):
+        assert worth["tensor_parallel_size"] in written and content.left_out[0] in written
 
 
 def test_a_ratio_above_one_is_better_for_latencies_too(content: ReportContent) -> None:
@@ -183,7 +213,7 @@ def test_a_study_that_keeps_what_runs_shows_why(records: tuple[TrialRecord, ...]
     content = gather(history_spec(), records, kept)
     assert content.kept
     assert content.sentences[1] == "Keep what you run today (the baseline): nothing was proven to be better."
-    assert "1 finalist was measured again beside it in 3 rounds" in content.sentences[2]
+    assert "1 other configuration was measured again beside it in 3 rounds" in content.sentences[2]
     finalist = next(one.config for one in records if one.proposal.origin == "confirm" and one.config != today)
     number = next(
         one.number for one in reversed(records) if one.config == finalist and one.proposal.origin != "confirm"
@@ -192,6 +222,9 @@ def test_a_study_that_keeps_what_runs_shows_why(records: tuple[TrialRecord, ...]
     assert content.unproven[0].startswith(f"Finalist, trial {number}: output throughput ×1.")
     assert "over 3 rounds of fresh starts" in content.unproven[0]
     page, text = html_page(content), markdown(content)
+    rival = RivalSpec(args=dict(finalist.args), env=dict(finalist.env))
+    named = history_spec().model_copy(update={"confirm": ConfirmSpec(against={"last year's": rival})})
+    assert gather(named, records, kept).unproven[0].startswith("last year's: output throughput ×1.")
     for written in (page, text):
         assert "What runs today" in written
         assert "Better by" not in written
