@@ -57,10 +57,15 @@ def _sentences(recommendation: ExportInput, evidence: Evidence) -> Iterable[str]
     for measure in evidence.measures:
         yield f"Measured: {measure_text(measure)}"
     if evidence.measures:
-        yield "Brackets are 95 % intervals."
+        yield (
+            f"Figures are geometric means of {evidence.starts} fresh starts, brackets span their 95 % intervals."
+            if evidence.starts
+            else "Figures are those of one trial of the search; brackets are 95 % intervals."
+        )
     yield f"Quality: {evidence.quality or 'no quality gate'}."
     changed = changes_text(recommendation.config, recommendation.baseline)
     yield f"Against the baseline: {changed or 'nothing changes'}"
+    yield from (f"Worth of {name}: {sentence}" for name, sentence in evidence.effects)
     yield from (f"Note: {note}" for note in recommendation.notes)
     yield f"Repeat with: autotune run {evidence.study_file}"
 

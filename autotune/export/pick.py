@@ -14,9 +14,11 @@ from autotune.export.evidence import SHOWN
 from autotune.export.facts import label_of, release_of
 from autotune.export.secrets import without_secrets
 from autotune.export.values import Evidence, ExportInput, Measure
+from autotune.load.report import Estimate, Level
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityVerdict
 from autotune.quality.wording import evidence
+from autotune.report.proof import over_starts, proof_of
 from autotune.report.wording import outcome_text
 from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.front import baseline_of, front_of, knee_of
@@ -38,6 +40,7 @@ class _Choice:
     claim: str
     gains: tuple[tuple[str, float, float, float], ...] = ()
     quality: str = ""
+    effects: tuple[tuple[str, str], ...] = ()
 
 
 def read_export(study: Study, pick: str = "recommendation", version: str | None = None) -> ExportInput:
@@ -132,7 +135,7 @@ def _recommended(study: Study, records: Sequence[TrialRecord], final: Recommenda
                         hint=f"let it end: autotune run {study.path}; or use --pick trial:N")  # fmt: skip
     record = next((r for r in records if r.number == final.trial), None)
     claim = final.sentence if final.proven else f"nothing better was proven, keep what you run today: {final.sentence}"
-    return _Choice(final.config, record, claim, final.gains, final.quality)
+    return _Choice(final.config, record, claim, final.gains, final.quality, final.effects)
 
 
 def _trial(study: Study, records: Sequence[TrialRecord], number: int) -> _Choice:
@@ -168,22 +171,29 @@ def _evidence(study: Study, records: Sequence[TrialRecord], objectives: Objectiv
         for r in records
         if record is not None and r.config.hash == record.config.hash and r.outcome.kind == "measured"
     ]
-    load = record.outcome.load if record is not None and isinstance(record.outcome, Measured) else None
-    measures = tuple(
-        Measure(key, level.level, estimate)
-        for level in (load.levels if load else ())
-        for key in SHOWN
-        if (estimate := level.estimate(key)) is not None
-    )
+    proof = proof_of(records, record.config) if record is not None else ()
+    measures = _measures(proof or (() if record is None else (record,)))
     version = record.resolved.version if record is not None and record.resolved is not None else ""
     simulated = study.spec.engine.kind == "simulated"
     numbers = tuple(r.number for r in same) or ((record.number,) if record is not None else ())
     day = time.strftime("%Y-%m-%d", time.gmtime(record.started_at)) if record is not None else ""
     return Evidence(
         study=study.spec.name, study_file=study.path.name, trials=numbers, claim=choice.claim, gains=choice.gains,
-        measures=measures, quality=choice.quality or _quality(record), vllm_version=version.partition("+")[0],
+        effects=choice.effects, measures=measures, starts=len(proof), quality=choice.quality or _quality(record),
+        vllm_version=version.partition("+")[0],
         hardware=_hardware(study, record), date=day, simulated=simulated, warnings=_warnings(record, objectives),
     )  # fmt: skip
+
+
+def _measures(starts: Sequence[TrialRecord]) -> tuple[Measure, ...]:
+    """The figures of one configuration's starts, level by level in the order of the load."""
+    found: dict[tuple[Level, str], list[Estimate]] = {}
+    for one in starts:
+        for level in one.outcome.load.levels if isinstance(one.outcome, Measured) else ():
+            for key in SHOWN:
+                if (estimate := level.estimate(key)) is not None:
+                    found.setdefault((level.level, key), []).append(estimate)
+    return tuple(Measure(key, level, over_starts(estimates)) for (level, key), estimates in found.items())
 
 
 def _quality(record: TrialRecord | None) -> str:

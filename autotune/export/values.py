@@ -30,7 +30,10 @@ class Evidence:
         trials: numbers of the trials that measured this configuration.
         claim: one sentence, with its interval where an improvement was proven.
         gains: (objective, ratio to the baseline, low, high) from fresh starts; above 1 is better.
+        effects: (changed setting, what it is worth) from the undo tests.
         measures: figures of this configuration, each with its 95 % interval.
+        starts: fresh starts of the confirmation that the figures are means of, their intervals the span of those of the
+            starts; 0: figures of one trial of the search.
         quality: one sentence.
         vllm_version: what it was measured with.
         hardware: what it was measured on, empty where unknown.
@@ -44,7 +47,9 @@ class Evidence:
     trials: tuple[int, ...]
     claim: str
     gains: tuple[tuple[str, float, float, float], ...] = ()
+    effects: tuple[tuple[str, str], ...] = ()
     measures: tuple[Measure, ...] = ()
+    starts: int = 0
     quality: str = ""
     vllm_version: str = ""
     hardware: str = ""

@@ -71,6 +71,7 @@ def study(tmp_path: Path, request: pytest.FixtureRequest) -> Study:
     final = Recommendation(
         best, records[0].config, 1, True, "better than what you run today: x1.30 [1.27, 1.33] over 3 rounds",
         (("output_throughput@last", 1.3, 1.27, 1.33),), "quality gate passed",
+        (("max_num_seqs", "x1.300 [1.250, 1.350] in output_throughput@last over 2 rounds"),),
     )  # fmt: skip
     store = opened.store()
     store.open(opened.spec.model_dump_json(), "space")

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import SpecError
+from autotune.export.evidence import comment
 from autotune.export.pick import read_export
+from autotune.load.report import Estimate, LoadReport
+from autotune.outcome import Measured
 from autotune.study import Study
 from tests.other_vllm import other_vllm
 
@@ -30,6 +33,31 @@ def test_the_recommendation_brings_its_proof(study: Study) -> None:
     assert found.ready_s == 95.0
     assert not found.evidence.simulated
     assert not found.evidence.warnings
+
+
+def test_figures_are_those_of_the_fresh_starts_and_each_change_has_its_effect(study: Study) -> None:
+    """What was measured while searching chose the configuration, so it is too good on average."""
+    assert read_export(study).evidence.starts == 0 and "of the search" in comment(read_export(study))
+    store = study.store()
+    found = next(one for one in store.history() if one.number == 1)
+    assert isinstance(found.outcome, Measured)
+    for number, factor in ((6, 0.8), (7, 0.9)):
+        levels = tuple(
+            replace(level, metrics=tuple((key, Estimate(factor * one.value, factor * one.low, factor * one.high, one.n))
+                                         for key, one in level.metrics))
+            for level in found.outcome.load.levels
+        )  # fmt: skip
+        proposal = replace(found.proposal, origin="confirm")
+        store.begin(number, 1, proposal)
+        store.add(replace(found, number=number, proposal=proposal, outcome=Measured(LoadReport(levels))))
+    store.close()
+    export = read_export(study)
+    throughput = next(m for m in export.evidence.measures if m.key == "output_throughput" and m.level.value == 64)
+    assert throughput.estimate.value == pytest.approx(5200 * (0.8 * 0.9) ** 0.5)
+    assert throughput.estimate.low == pytest.approx(0.98 * 0.8 * 5200)
+    text = comment(export)
+    assert "geometric means of 2 fresh starts" in text
+    assert "# Worth of max_num_seqs: x1.300 [1.250, 1.350] in output_throughput@last over 2 rounds" in text
 
 
 def test_a_pick_by_number_brings_the_gates_figures(study: Study) -> None:
