@@ -45,10 +45,11 @@ from autotune.space.argv import to_argv
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.space.experts import Expert, experts
+from autotune.space.given import check_given
 from autotune.space.headroom import Headroom
 from autotune.space.layout import Layout
 from autotune.space.space import SearchSpace
-from autotune.spec.load import completed
+from autotune.spec.load import completed, placing
 from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
 from autotune.study import Study
@@ -166,10 +167,12 @@ def frame(
         SpecError: study, space or model are wrong.
     """
     spec = study.spec
-    facts = model_facts(spec) or (facts_by_name(spec.model) if guess else None)
+    with placing(study.path, study.overrides):
+        facts = model_facts(spec) or (facts_by_name(spec.model) if guess else None)
     kept = [FileCalibrations(state_dir() / "calibrations")]
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
-    preflight = preflight_for(spec, facts, host, table or bundled_table(), store=calibrations, version=_version(spec))
+    understood = table or bundled_table()
+    preflight = preflight_for(spec, facts, host, understood, store=calibrations, version=_version(spec))
     card = preflight.gpu
     simulated = spec.engine.kind == "simulated"
     group = trial_group(None if simulated else host, spec.hardware.devices, preflight.gpus)
@@ -183,7 +186,9 @@ def frame(
         split=spec.topology.split,
     )
     fixed = EngineConfig.of(dict(spec.engine.args))
-    space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
+    with placing(study.path, study.overrides):
+        check_given(spec, understood)
+        space = load_space(spec.space, context, beside=study.path.parent).fixing(dict(fixed.args))
     baseline = fixed.merged(dict(spec.baseline.args), spec.baseline.env)
     base = EngineConfig(tuple(item for item in baseline.args if item[0] not in space.by_name), baseline.env)
     return StudyFrame(spec, facts, space, Objectives.of(spec), base, baseline, context, preflight)

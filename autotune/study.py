@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -30,12 +30,14 @@ class Study:
         spec: its content.
         folder: logs and artifacts, and the database where `storage` names no other one.
         database: SQLAlchemy URL; a file of SQLite is absolute or below the working directory.
+        overrides: what was laid over the file, as `--set` takes it.
     """
 
     path: Path
     spec: StudySpec
     folder: Path
     database: str
+    overrides: tuple[str, ...] = ()
 
     @property
     def file(self) -> Path | None:
@@ -122,7 +124,7 @@ def open_study(path: Path | str, overrides: Sequence[str] = ()) -> Study:
         SpecError: the file is wrong; file, line, key and what is legal are named.
     """
     path = Path(path)
-    return study_of(load_study(path, overrides), path)
+    return replace(study_of(load_study(path, overrides), path), overrides=tuple(overrides))
 
 
 def study_of(spec: StudySpec, path: Path) -> Study:

@@ -8,12 +8,15 @@ from typing import Annotated
 
 import typer
 
+from autotune.adopt.tables import table_of_engine
 from autotune.engine.cpu_setup import model_path
 from autotune.host.gpus import read_gpus
 from autotune.preflight.model import read_model
+from autotune.preflight.simulated import simulated_facts
 from autotune.space.catalogue import SpaceContext, load_space
+from autotune.space.given import check_given
 from autotune.space.space import SearchSpace
-from autotune.spec.load import load_study
+from autotune.spec.load import load_study, placing
 from autotune.spec.resolved import resolved_yaml
 from autotune.spec.study import ObjectiveSpec, StudySpec
 
@@ -25,7 +28,9 @@ def validate(
 ) -> None:
     """Check a study file: prints it with every default, or all mistakes with file, line, key and what is legal."""
     spec = load_study(study, changes or ())
-    space = None if spec.engine.kind == "endpoint" else load_space(spec.space, _context(spec), beside=study.parent)
+    with placing(study, changes or ()):
+        check_given(spec, table_of_engine(spec.engine).table)
+        space = None if spec.engine.kind == "endpoint" else load_space(spec.space, _context(spec), beside=study.parent)
     if as_json:
         typer.echo(json.dumps(_report(spec, space), indent=1))
         return
@@ -62,7 +67,8 @@ def _context(spec: StudySpec) -> SpaceContext:
     found = () if hardware.gpus is not None or spec.engine.python == "cpu" else read_gpus().gpus
     devices = len(hardware.devices) if hardware.devices is not None else len(found)
     gpus = hardware.gpus if hardware.gpus is not None else 0 if spec.engine.python == "cpu" else max(devices, 1)
-    facts = read_model(model_path(spec.model))
+    simulated = spec.engine.kind == "simulated"
+    facts = simulated_facts(spec.model) if simulated else read_model(model_path(spec.model))
     return SpaceContext(
         gpus=gpus,
         model=facts.space_facts if facts is not None else {},

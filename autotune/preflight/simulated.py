@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autotune.errors import SpecError
 from autotune.preflight.model import ModelFacts, read_model
-from autotune.simulator.shapes import ModelShape, UnknownModel, load_shape
+from autotune.simulator.shapes import ModelShape, UnknownModel, known_models, load_shape
+from autotune.space.expression import nearest
 
 
-def simulated_facts(model: str) -> ModelFacts | None:
-    """Facts of a local model, else of a shape of the simulator; None where neither knows it.
+def simulated_facts(model: str) -> ModelFacts:
+    """Facts of a local model, else of a shape of the simulator.
 
     Raises:
-        SpecError: a local `config.json` that cannot be read.
+        SpecError: neither knows it, or a local `config.json` that cannot be read.
     """
     facts = read_model(model)
     if facts is not None:
@@ -20,7 +22,10 @@ def simulated_facts(model: str) -> ModelFacts | None:
     try:
         return facts_of_shape(load_shape(model))
     except UnknownModel:
-        return None
+        near = nearest(model, known_models())
+        hint = f"did you mean {near}? " if near else ""
+        hint += f"legal: a folder with a config.json, or a name that begins with {', '.join(known_models())}"
+        raise SpecError(f"the simulator knows no model {model!r}", key="model", hint=hint) from None
 
 
 def facts_by_name(model: str) -> ModelFacts | None:

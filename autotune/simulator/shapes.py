@@ -128,6 +128,11 @@ def _simplified(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
+def known_models() -> tuple[str, ...]:
+    """The public names that need no files."""
+    return tuple(sorted(table("models")))
+
+
 def load_shape(model: str) -> ModelShape:
     """The shape of ``model``: a directory with a config.json, or a known public name.
 

@@ -52,6 +52,11 @@ class Document:
                 return self.file, self.lines[path[:end]]
         return self.file, None
 
+    def where_key(self, key: str) -> tuple[str, int | None]:
+        """The same for a dotted key, such as ``baseline.args.compilation_config.mode``."""
+        written = [path for path in (*self.lines, *self.sources) if _leads_to(dotted(path), key)]
+        return self.where(max(written, key=lambda path: len(dotted(path)), default=()))
+
     def line(self, path: KeyPath) -> int | None:
         """Line of `path`, or of the nearest part of it that stands in the file."""
         return self.where(path)[1]
@@ -89,6 +94,10 @@ def dotted(path: KeyPath) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+def _leads_to(place: str, key: str) -> bool:
+    return place == key or key.startswith((f"{place}.", f"{place}["))
 
 
 def _text(path: Path) -> str:

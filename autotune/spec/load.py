@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,28 @@ def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudySpec:
         SpecError: the file or an override is wrong; with several mistakes it is a `SpecErrors` that lists all.
     """
     return validated(apply_overrides(read_document(path), overrides), StudySpec)
+
+
+@contextmanager
+def placing(path: Path | str, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Errors that name a key of the study file `path` get its line, or the override that the key came from.
+
+    For what is only found out beyond the file itself, such as a search space that is not there.
+    """
+    try:
+        yield
+    except SpecError as error:
+        found = error.errors if isinstance(error, SpecErrors) else (error,)
+        if any(one.file is not None or one.key is None for one in found):
+            raise
+        document = apply_overrides(read_document(path), overrides)
+        placed = [_placed(one, document) for one in found]
+        raise (placed[0] if len(placed) == 1 else SpecErrors(placed)) from error
+
+
+def _placed(error: SpecError, document: Document) -> SpecError:
+    file, line = document.where_key(error.key or "")
+    return SpecError(error.message, file=file, line=line, key=error.key, hint=error.hint)
 
 
 def completed(kept: str) -> str:
