@@ -46,6 +46,9 @@ def show(
             raise SpecError("nothing is known of the space yet", file=study, hint="it is counted at the end of a run")
         print_refused(console, account)
         return
+    if trial is None and not records:
+        console.print(f"no trial has ended yet; go on with: autotune run {study}", soft_wrap=True)
+        return
     if trial is None:
         console.print(_overview(records, objectives, baseline))
         if account is not None:
@@ -66,7 +69,7 @@ def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline
     for item in objectives.items:
         table.add_column(item.key.replace("_", " "), justify="right", max_width=10)
     table.add_column("took", no_wrap=True)
-    table.add_column("against the baseline")
+    table.add_column("against the baseline", overflow="fold")
     for record in records:
         values = objectives.values(record)
         figures = [number_text(value) for value in values] if values else ["–"] * len(objectives.items)

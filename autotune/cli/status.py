@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,22 +15,27 @@ from rich.text import Text
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.report.wording import duration_text, number_text
+from autotune.result import Recommendation, recommendation_from_json
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
+from autotune.search.stop import counted
+from autotune.store import Store
 from autotune.study import Study, open_study
 
 
 def status(
-    studies: Annotated[list[Path] | None, typer.Argument(help="Study files; default: all in studies/.")] = None,
+    studies: Annotated[
+        list[Path] | None, typer.Argument(help="Study files; default: all here and in studies/.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """How far studies are: trials, outcomes, best so far, when the last trial ended."""
-    rows = [row for path in studies or sorted(Path("studies").glob("*.yaml")) if (row := _row(path, bool(studies)))]
+    rows = list(map(_described, _opened(studies)))
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
     if not rows:
-        typer.echo("no study here has results yet; start one with: autotune run studies/quickstart.yaml")
+        typer.echo("no study here or in studies/ has results yet; start one with: autotune run STUDY")
         return
     for row in rows:
         Console().print(Text(_sentence(row)), soft_wrap=True)
@@ -40,26 +46,48 @@ def _sentence(row: dict[str, str | int]) -> str:
     best = next(
         (f"{name.removeprefix('best ')} {value}" for name, value in row.items() if name.startswith("best ")), ""
     )
-    counts = ", ".join(f"{row[kind]} {kind}" for kind in ("measured", "infeasible", "broken") if row[kind])
+    counts = (
+        ", ".join(f"{row[kind]} {kind}" for kind in ("measured", "infeasible", "broken") if row[kind]) or "none yet"
+    )
+    end = f"ended: {row['end']}" if row["end"] else f"not ended, {row['searched']} of the search"
     unfinished = "; a trial is running or was interrupted" if row["unfinished"] == "yes" else ""
-    return f"{row['study']}: {row['trials']} trials ({counts}), best {best}, last trial {row['last trial']}{unfinished}"
+    return (
+        f"{row['study']}: {end}; {row['trials']} trials ({counts}), best {best}, "
+        f"last trial {row['last trial']}{unfinished}"
+    )
 
 
-def _row(path: Path, named: bool) -> dict[str, str | int] | None:
+def _opened(named: Sequence[Path] | None) -> Iterator[tuple[Study, Store]]:
+    """The named studies, or all that have results here and in studies/, each once."""
+    seen: set[tuple[str, str]] = set()
+    for path in named or sorted((*Path().glob("*.yaml"), *Path("studies").glob("*.yaml"))):
+        try:
+            study = open_study(path)
+            store = study.existing_store()
+        except AutotuneError:
+            if named:
+                raise
+            continue
+        if (key := (study.database, study.spec.name)) in seen:
+            store.close()
+            continue
+        seen.add(key)
+        yield study, store
+
+
+def _described(opened: tuple[Study, Store]) -> dict[str, str | int]:
+    study, store = opened
     try:
-        study = open_study(path)
-        store = study.existing_store()
-    except AutotuneError:
-        if named:
-            raise
-        return None
-    try:
-        return _describe(study, store.history(), bool(store.interrupted()))
+        final = store.get("recommendation", "final")
+        recommended = recommendation_from_json(final) if final is not None else None
+        return _describe(study, store.history(), bool(store.interrupted()), recommended)
     finally:
         store.close()
 
 
-def _describe(study: Study, records: tuple[TrialRecord, ...], open_trial: bool) -> dict[str, str | int]:
+def _describe(
+    study: Study, records: tuple[TrialRecord, ...], open_trial: bool, recommended: Recommendation | None
+) -> dict[str, str | int]:
     objectives = Objectives.of(study.spec)
     front = sorted(front_of(records, objectives), key=objectives.rank)
     best = (objectives.values(front[0]) or ())[0] if front else None
@@ -71,6 +99,8 @@ def _describe(study: Study, records: tuple[TrialRecord, ...], open_trial: bool) 
         "measured": counts[Measured],
         "infeasible": counts[Infeasible],
         "broken": counts[Broken],
+        "searched": f"{len(counted(records))} of {study.spec.search.trials}",
+        "end": "" if recommended is None else "something better" if recommended.proven else "keep what you run today",
         "unfinished": "yes" if open_trial else "no",
         "front": len(front),
         f"best {objectives.labels[0]}": number_text(best) if best is not None else "–",

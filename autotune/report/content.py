@@ -154,6 +154,8 @@ def _was(count: int) -> str:
 
 
 def _claim(verdict: Verdict, objectives: Objectives) -> str:
+    if verdict.config is None and verdict.baseline is None:
+        return "Nothing can be recommended: the baseline was not measured yet."
     if verdict.config is None:
         return "Nothing can be recommended: " + verdict.sentence.rstrip(".") + "."
     sentence = in_words(verdict.sentence.rstrip("."), objectives)
@@ -179,6 +181,8 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
         text += f"{count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     elif rounds:
         text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
+    elif verdict.chosen is None:
+        text = "There is nothing to confirm"
     else:
         text = "It was not confirmed on fresh starts yet, so the figures below are those of the search"
     if verdict.quality:
