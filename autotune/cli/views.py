@@ -29,7 +29,9 @@ from autotune.load.area import area_of
 from autotune.outcome import Measured, TrialRecord
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
 from autotune.search.front import front_of
+from autotune.search.health import settled
 from autotune.search.objectives import Objectives
+from autotune.search.stop import counted
 from autotune.space.config import EngineConfig
 
 Clock = Callable[[], float]
@@ -147,7 +149,7 @@ class LiveView:
         self._running: dict[int, tuple[TrialStarted, float, str]] = {}
         self._started: StudyStarted | None = None
         self._confirming: ConfirmationStarted | None = None
-        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._draw, transient=True)
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self.screen, transient=True)
 
     def __enter__(self) -> LiveView:
         self._live.start()
@@ -181,7 +183,7 @@ class LiveView:
             case ConfirmationStarted():
                 self._confirming = event
             case StudyFinished():
-                pass
+                self._console.print(Text(f"study ends: {event.reason}"))
 
     def _line(self, record: TrialRecord) -> Text:
         style = "" if self._objectives.feasible(record) else "yellow" if record.outcome.learn else "red"
@@ -191,7 +193,8 @@ class LiveView:
         line.append(f"  {changes_text(record.config, self._baseline, limit=90)}", style="dim")
         return line
 
-    def _draw(self) -> RenderableType:
+    def screen(self) -> RenderableType:
+        """What stands below the lines of finished trials."""
         parts: list[RenderableType] = [self._head(), *self._running_lines()]
         if self._front:
             parts.append(front_table(self._front, self._objectives, self._baseline))
@@ -200,18 +203,24 @@ class LiveView:
     def _head(self) -> Text:
         if self._started is None:
             return Text("")
-        measured = sum(1 for record in self._records if isinstance(record.outcome, Measured))
+        searched = len(counted(self._records))
         head = Text(f"\n{self._started.name}", style="bold")
-        head.append(f"  {measured} of {self._started.budget} measured", style="")
+        head.append(f"  {searched} of {self._started.budget} trials of the search", style="")
         if self._confirming:
-            head.append(f"  confirming ({self._confirming.reason})", style="cyan")
+            head.append(f"  {self._proof(self._confirming)}", style="cyan")
         times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
-        left = max(0, self._started.budget - measured)
+        left = max(0, self._started.budget - searched)
         if times and left and not self._confirming:
             head.append(f"  about {duration_text(times[len(times) // 2] * left)} of search left", style="dim")
         if self._started.simulated:
             head.append("  simulated", style="magenta")
         return head
+
+    def _proof(self, confirming: ConfirmationStarted) -> str:
+        """How far the proof is: rounds of the confirmation, then undo tests, whose number is not known before."""
+        if undone := len(settled(self._records, "minimise")):
+            return f"undoing the winner's settings, {undone} runs so far"
+        return f"confirming, {len(settled(self._records, 'confirm'))} of {confirming.runs} runs ({confirming.reason})"
 
     def _running_lines(self) -> list[Text]:
         lines = []
