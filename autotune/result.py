@@ -47,6 +47,8 @@ class Recommendation:
     """(name, what is recommended over it) for each configuration of `confirm.against`."""
 
 
+ENDED = ("end", "search")
+"""Kind and key of the document that says why the search ended."""
 NO_RECOMMENDATION = "null"
 """What is kept where a study has none, or has one no more since it goes on."""
 _RECOMMENDATION: TypeAdapter[Recommendation] = TypeAdapter(Recommendation)

@@ -22,7 +22,7 @@ from autotune.events import (
 )
 from autotune.executor import NO_PLACE, NODE_LOST, Executor, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
-from autotune.result import NO_RECOMMENDATION, StudyResult, busy_seconds
+from autotune.result import ENDED, NO_RECOMMENDATION, StudyResult, busy_seconds
 from autotune.search import neighbours
 from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
@@ -87,6 +87,7 @@ class StudyRun:
         await self._executor.rest()
         await self._confirm()
         result = self._result()
+        self._store.put(*ENDED, self._stop_reason)
         self._store.put("recommendation", "final", result.to_json())
         self._observer.notify(StudyFinished(self._stop_reason, result.summary))
         return result

@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune import __version__
 from autotune.engine.cpu_setup import model_path
 from autotune.engine.redaction import redact
+from autotune.errors import SpecError
 from autotune.host.fingerprint import differences
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, in_words, left_out, verdict_of
@@ -19,15 +20,18 @@ from autotune.report.trials import quality_views, trial_views
 from autotune.report.unproven import unproven
 from autotune.report.values import ReportContent
 from autotune.report.wording import count_text, duration_text, number_text
-from autotune.result import Recommendation, recommendation_from_json
+from autotune.result import ENDED, Recommendation, recommendation_from_json
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.drift import drift_of
 from autotune.search.objectives import Objectives, searched
 from autotune.search.restart import efficiency
 from autotune.space.argv import to_argv
+from autotune.space.catalogue import find_space, list_spaces
 from autotune.space.config import EngineConfig
 from autotune.space.defaults import without_spelt_out
+from autotune.space.source import read_source
 from autotune.spec.resolved import resolved_yaml
+from autotune.spec.space import SpaceSpec
 from autotune.spec.study import StudySpec
 from autotune.study import Study
 
@@ -48,11 +52,25 @@ def read_content(study: Study) -> ReportContent:
         records = store.history()
         final = store.get("recommendation", "final")
         kept = store.get(*ACCOUNT)
+        ended = store.get(*ENDED) or ""
     finally:
         store.close()
     recommendation = recommendation_from_json(final) if final is not None else None
     account = SpaceAccount.from_json(kept) if kept is not None else None
-    return gather(study.spec, records, recommendation, path=study.path, home=study.folder, account=account)
+    spec = _self_contained(study.spec, study.path)
+    return gather(spec, records, recommendation, path=study.path, home=study.folder, account=account, ended=ended)
+
+
+def _self_contained(spec: StudySpec, path: Path) -> StudySpec:
+    """The study with its space inside where that is a file of the user's own: so it can be reproduced elsewhere."""
+    shipped = {item.name for item in list_spaces() if item.shipped}
+    if not isinstance(spec.space, str) or spec.space in shipped:
+        return spec
+    try:
+        space = read_source(find_space(spec.space, path.parent)).validated(SpaceSpec)
+    except SpecError:  # it is gone; the report says what the file says
+        return spec
+    return spec.model_copy(update={"space": space})
 
 
 def gather(
@@ -64,6 +82,7 @@ def gather(
     home: Path | None = None,
     now: float | None = None,
     account: SpaceAccount | None = None,
+    ended: str = "",
 ) -> ReportContent:
     """The report of `records`.
 
@@ -75,6 +94,7 @@ def gather(
         home: the study's folder, for the logs; None: where the records say.
         now: the time it is written at in Unix seconds; default: the present.
         account: what became of every configuration of the space, where the study has counted it.
+        ended: why the search ended, where it has.
     """
     records = sorted(records, key=lambda record: record.number)
     objectives = Objectives.of(spec)
@@ -111,7 +131,7 @@ def gather(
         refused=refused_views(account),
         quality=quality_views(records, today),
         facts=_facts(spec, records),
-        notes=_notes(spec, records, objectives, verdict),
+        notes=_notes(spec, records, objectives, verdict, ended),
         command=_command(spec, verdict.config),
         study_file=redact(resolved_yaml(spec)),
         path=path.name,
@@ -248,9 +268,9 @@ def _facts(spec: StudySpec, records: Sequence[TrialRecord]) -> tuple[tuple[str, 
 
 
 def _notes(
-    spec: StudySpec, records: Sequence[TrialRecord], objectives: Objectives, verdict: Verdict
+    spec: StudySpec, records: Sequence[TrialRecord], objectives: Objectives, verdict: Verdict, ended: str
 ) -> tuple[str, ...]:
-    notes = []
+    notes = [f"The search ended because {ended}."] if ended and verdict.final else []
     drift = drift_of(records, objectives)
     if drift.verdict != "steady":
         notes.append(f"The machine drifted: {drift.sentence}.")

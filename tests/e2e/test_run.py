@@ -133,6 +133,7 @@ def test_report(finished: Finished, tmp_path: Path, form: str) -> None:
     text = out.read_text()
     assert "llama-3.1-8b" in text
     assert "simulated" in text
+    assert "The search ended because " in text
 
 
 def test_export(finished: Finished, tmp_path: Path) -> None:

@@ -21,9 +21,12 @@ from autotune.report.values import ReportContent, Standing
 from autotune.result import Recommendation
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
+from autotune.spec.load import load_study
+from autotune.spec.space import SpaceSpec
 from autotune.spec.study import ConfirmSpec, RivalSpec
 from autotune.study import Study, open_study
 from autotune.testing.history import SECRET, history_spec, made_up_history
+from tests.unit.report.conftest import STUDY, stored
 
 
 def test_every_standing_is_told_apart(content: ReportContent, records: tuple[TrialRecord, ...]) -> None:
@@ -199,6 +202,17 @@ def test_secret_variables_stay_out(records: tuple[TrialRecord, ...]) -> None:
 def test_a_study_is_read_from_its_store(study: Study, content: ReportContent) -> None:
     read = read_content(study)
     assert read.trials == content.trials and read.path == "study.yaml"
+
+
+def test_the_study_in_a_report_needs_no_other_file(tmp_path: Path, records: tuple[TrialRecord, ...]) -> None:
+    (tmp_path / "mine.yaml").write_text("parameters: {max_num_seqs: {ladder: [16, 77]}}")
+    study = stored(tmp_path, records, f"{STUDY}space: mine.yaml\n")
+    alone = tmp_path / "elsewhere.yaml"
+    alone.write_text(read_content(study).study_file)
+    space = load_study(alone).space
+    assert isinstance(space, SpaceSpec) and space.parameters["max_num_seqs"].ladder == [16, 77]
+    (tmp_path / "mine.yaml").unlink()
+    assert "space: mine.yaml" in read_content(study).study_file
 
 
 def test_a_study_that_never_ran_says_how_to_run_it(tmp_path: Path) -> None:
