@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.spec.rules import argument_rules
+from autotune.spec.units import duration_text
 
 if TYPE_CHECKING:
     from autotune.spec.study import (
@@ -302,6 +303,12 @@ def study_problems(study: StudySpec) -> Iterator[Problem]:
     twice = [pair for pair, count in Counter((slo.metric, slo.percentile) for slo in study.slos).items() if count > 1]
     for metric, percentile in twice:
         yield Problem(("slos",), f"limits {metric} p{percentile:g} twice", "keep the stricter one")
+    longest = study.load.request_timeout
+    for index, slo in enumerate(study.slos):
+        if slo.limit > longest:
+            text = f"{duration_text(slo.limit)} can never be missed: a request ends after {duration_text(longest)}"
+            hint = "a number without a unit is seconds; write 500ms, or raise `load.request_timeout` above it"
+            yield Problem(("slos", index, "limit"), text, hint)
     if not isinstance(study.space, str):
         for name in sorted(study.engine.args.keys() & study.space.parameters.keys()):
             yield Problem(("engine", "args", name), "is tuned by the space", "remove it here or in `space.parameters`")
@@ -345,7 +352,8 @@ def _level_of(study: StudySpec, level: float, at: tuple[str | int, ...]) -> Iter
     if study.load.knee is not None:
         yield Problem((*at, "level"), "cannot be a number with `load.knee`", "use first, last or best")
     elif level not in study.load.levels:
-        yield Problem((*at, "level"), f"{level:g} is not measured", f"`load.levels` has {levels}; or first, last, best")
+        hint = f"`load.levels` has {levels}; or first, last, best, area"
+        yield Problem((*at, "level"), f"{level:g} is not measured", hint)
 
 
 def _enough_requests(study: StudySpec) -> Iterator[Problem]:
