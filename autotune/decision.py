@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autotune.outcome import Measured, Proposal, TrialRecord
 from autotune.quality.wording import evidence
+from autotune.report.trials import reason_of
 from autotune.report.wording import changes_text
 from autotune.result import Recommendation, rivals_of
 from autotune.search.confirm import (
@@ -171,8 +172,17 @@ class Rules:
         if self.spec.confirm.rounds == 0:
             return "nothing was confirmed (confirm.rounds is 0), so nothing is claimed; see the front"
         if not front_of(records, self.objectives):
-            return "no configuration held all limits"
+            return self._none_held(records)
         return "no configuration of the search was better"
+
+    def _none_held(self, records: Sequence[TrialRecord]) -> str:
+        measured = [record for record in records if isinstance(record.outcome, Measured)]
+        nearest = min(measured, key=self.objectives.rank, default=None)
+        missed = reason_of(nearest, self.objectives) if nearest is not None else ""
+        if nearest is None or not missed:
+            return "no configuration held all limits"
+        where = f"trial {nearest.number}, {missed}"
+        return f"no configuration held all limits, nor does what you run today; the nearest was {where}"
 
     def summary(
         self, records: Sequence[TrialRecord], confirmation: Confirmation | None, recommendation: Recommendation | None

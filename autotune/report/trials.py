@@ -86,7 +86,7 @@ def _view(
         standing=standing_of(record, objectives, front),
         repeat=record.proposal.origin in REPEATS,
         outcome=outcome_text(record.outcome),
-        reason=_reason(record, objectives),
+        reason=reason_of(record, objectives),
         changes=redact(changes_text(record.config, baseline)),
         args=tuple((name, redact(value_text(value))) for name, value in record.config.args),
         env=_env(record.config),
@@ -117,7 +117,8 @@ def _level(level: LevelReport) -> LevelView:
     )  # fmt: skip
 
 
-def _reason(record: TrialRecord, objectives: Objectives) -> str:
+def reason_of(record: TrialRecord, objectives: Objectives) -> str:
+    """Why a record is not feasible, with figures and limits; empty where it is."""
     outcome = record.outcome
     if not isinstance(outcome, Measured):
         return redact(outcome.reason)

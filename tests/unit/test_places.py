@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,16 @@ async def test_a_named_rival_is_proven_beside_the_finalists(tmp_path: Path) -> N
         notes = [one.proposal.note for one in result.records if one.proposal.origin == "confirm"]
         assert notes.count("to compare with: published") == notes.count("what you run today") > 1
         assert any(said in line for line in result.summary), result.summary
+
+
+async def test_where_no_configuration_holds_the_limits_the_nearest_is_named(tmp_path: Path) -> None:
+    limits = "slos=[{metric: ttft, percentile: 90, limit: 80ms}]"
+    result = await run_in(study_in(tmp_path, "search.trials=2", limits, places=1), Pretended())
+    nearest = min(result.records, key=result.objectives.rank)
+    said = (
+        rf"Keep what you run today\. .* the nearest was trial {nearest.number}, TTFT p90 \d+\.?\d* ms, limit 80\.0 ms"
+    )
+    assert any(re.match(said, line) for line in result.summary), result.summary
 
 
 async def test_places_that_disturb_each_other_are_given_up(tmp_path: Path) -> None:
