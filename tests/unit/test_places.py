@@ -131,10 +131,11 @@ async def test_a_named_rival_is_proven_beside_the_finalists(tmp_path: Path) -> N
     for where, settings, said in (
         ("a", (slow,), "over published: x"),
         ("b", (fast,), "published: is what is recommended"),
-        ("c", (slow, best), "today's over published: x"),
+        ("c", (slow, best, "search.trials=1"), "today's over published: x"),
     ):
         (tmp_path / where).mkdir()
-        result = await run_in(study_in(tmp_path / where, "search.trials=4", *settings, places=1), Pretended())
+        short = ("search.trials=3", "confirm.rounds=2", "confirm.minimise=false")
+        result = await run_in(study_in(tmp_path / where, *short, *settings, places=1), Pretended())
         notes = [one.proposal.note for one in result.records if one.proposal.origin == "confirm"]
         assert notes.count("to compare with: published") == notes.count("what you run today") > 1
         assert any(said in line for line in result.summary), result.summary
@@ -142,7 +143,7 @@ async def test_a_named_rival_is_proven_beside_the_finalists(tmp_path: Path) -> N
 
 async def test_where_no_configuration_holds_the_limits_the_nearest_is_named(tmp_path: Path) -> None:
     limits = "slos=[{metric: ttft, percentile: 90, limit: 80ms}]"
-    result = await run_in(study_in(tmp_path, "search.trials=2", limits, places=1), Pretended())
+    result = await run_in(study_in(tmp_path, "search.trials=1", limits, places=1), Pretended())
     nearest = min(result.records, key=result.objectives.rank)
     said = (
         rf"Keep what you run today\. .* the nearest was trial {nearest.number}, TTFT p90 \d+\.?\d* ms, limit 80\.0 ms"
