@@ -22,6 +22,9 @@ from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
 from autotune.study import open_study
 
+WIDE = 100
+"""Columns of a terminal that hold the table of trials without narrow columns."""
+
 
 def show(
     study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
@@ -50,7 +53,7 @@ def show(
         console.print(f"no trial has ended yet; go on with: autotune run {study}", soft_wrap=True)
         return
     if trial is None:
-        console.print(_overview(records, objectives, baseline))
+        console.print(_overview(records, objectives, baseline, wide=console.width >= WIDE))
         if account is not None:
             print_account(console, account)
         return
@@ -62,14 +65,15 @@ def show(
     _print_pairs(console, "engines", list(split_commands(opened.spec, found.config, found.gpus)))
 
 
-def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("", "origin", "outcome"):
-        table.add_column(name, no_wrap=True)
+def _overview(records: tuple[TrialRecord, ...], objectives: Objectives, baseline: EngineConfig, *, wide: bool) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("origin", no_wrap=True)
+    table.add_column("outcome", overflow="fold", max_width=None if wide else 12)
     for item in objectives.items:
         table.add_column(item.key.replace("_", " "), justify="right", max_width=10)
     table.add_column("took", no_wrap=True)
-    table.add_column("against the baseline", overflow="fold")
+    table.add_column("against the baseline", overflow="fold", min_width=len("max_num_batched_tokens=1024"))
     for record in records:
         values = objectives.values(record)
         figures = [number_text(value) for value in values] if values else ["–"] * len(objectives.items)
