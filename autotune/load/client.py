@@ -190,9 +190,12 @@ class LoadClient:
         await asyncio.gather(*(item.close() for item in processes))
 
     async def open(
-        self, target: Target, *, slots: int, open_loop: bool, timeout: float, tick: float
+        self, target: Target, *, slots: int, open_loop: bool, timeout: float, tick: float, gap_share: float = 1.0
     ) -> tuple[int, str]:
         """Open the connections of a level; `timeout` and `tick` are real seconds.
+
+        Args:
+            gap_share: share of the requests of which every chunk is read when it comes.
 
         Returns:
             The number of open connections, and why the rest could not be opened (empty when all are).
@@ -215,6 +218,7 @@ class LoadClient:
                         "command": "open", "host": parts.hostname or "127.0.0.1", "port": port, "tls": tls,
                         "ca_file": target.ca_file, "insecure": target.insecure,
                         "slots": share, "open_loop": open_loop, "timeout": timeout, "tick": tick,
+                        "gap_share": gap_share,
                     }
                 )
             )  # fmt: skip

@@ -22,6 +22,11 @@ from autotune.spec.study import LoadSpec, SloSpec
 
 OPEN_CONNECTIONS = 64
 """Connections opened before an open loop begins; more are opened ahead of need."""
+GAPS_OF_ALL = 64
+"""Streams up to which every request's chunks are read one by one."""
+GAP_STREAMS = 32
+"""Streams of which they are where there are more. A read a chunk is nine tenths of the client's work, and the tokens of
+all streams come from the same steps of the engine: the gaps of more streams tell the same again."""
 MAX_QUEUED = 4096
 MAX_QUEUED_BYTES = 256 * 2**20
 FEED_SLICE = 32
@@ -128,6 +133,11 @@ class LevelRun:
             await self.watch.cancel()
             raise
 
+    def _gap_share(self, slots: int) -> float:
+        if self.spec.itl_share is not None:
+            return self.spec.itl_share
+        return GAP_STREAMS / slots if self.closed and slots > GAPS_OF_ALL else 1.0
+
     async def _run(self) -> LevelResult:
         slots = round(self.level.value) if self.closed else OPEN_CONNECTIONS
         opened, reason = await self.client.open(
@@ -136,6 +146,7 @@ class LevelRun:
             open_loop=not self.closed,
             timeout=self.spec.request_timeout / self.scale,
             tick=self.tick,
+            gap_share=self._gap_share(slots),
         )
         self._check_alive()
         if opened < slots:

@@ -73,7 +73,7 @@ _RATES = {
 _LATENCIES = {
     "ttft": "t_first - t_ref",
     "tpot": "(t_last - t_first) / (n - 1); requests with n = 1 have none",
-    "itl": "time between two chunks of one request that follow each other, over all requests",
+    "itl": "time between two chunks of one request that follow each other, over the requests in `load.itl_share`",
     "e2e": "t_last - t_ref",
 }
 _WHAT = {"ttft": "time to first token", "tpot": "time per output token", "itl": "inter-token latency", "e2e": "latency"}
@@ -90,7 +90,9 @@ def _all_keys() -> dict[str, Definition]:
         keys[f"{name}_mean_ms"] = Definition("ms", f"mean of {formula}", False)
         for percentile in PERCENTILES:
             keys[latency_key(name, percentile)] = Definition("ms", f"percentile {percentile:g} of {formula}", False)
-    keys["stall_max_ms"] = Definition("ms", "longest time between two chunks of one request", False)
+    keys["stall_max_ms"] = Definition(
+        "ms", "longest time between two chunks of one request, over the requests in `load.itl_share`", False
+    )
     return keys
 
 
@@ -183,11 +185,8 @@ def latency_samples(records: Records, window: Window) -> dict[str, Samples]:
     done = ok & last_in & ~np.isnan(first)
     paced = done & (tokens > 1)
     anchor = reference if window.by_plan else last
-    gaps, owners = np.diff(records.chunks), records.owners
-    same = owners[1:] == owners[:-1] if len(owners) else np.zeros(0, dtype=bool)
-    gap_times = records.chunks[1:]
-    kept = same & ~records.failed[owners[1:]] if len(owners) > 1 else np.zeros(len(gaps), dtype=bool)
-    kept &= window.holds(gap_times)
+    gaps, gap_times = np.diff(records.chunks), records.chunks[1:]
+    kept = records.gaps & window.holds(gap_times)
     with np.errstate(invalid="ignore"):
         pace = (last - first) / (tokens - 1)
     return {

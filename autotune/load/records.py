@@ -71,6 +71,14 @@ class Records:
         return np.where(np.isnan(usage), self.column("events"), usage)
 
     @property
+    def gaps(self) -> Flags:
+        """Between which neighbours in `chunks` the time is a gap that was seen: both of one request that did not fail,
+        each read when it came. One less than there are chunks."""
+        owners = self.owners
+        seen = (self.column("gaps_seen") != 0) & ~self.failed
+        return np.logical_and(owners[1:] == owners[:-1], seen[owners[1:]])
+
+    @property
     def owners(self) -> Ints:
         """Row of each chunk."""
         return np.repeat(np.arange(len(self.rows)), np.diff(self.offsets))
@@ -130,7 +138,26 @@ def _decode_one(result: RawResult, scale: float) -> tuple[Floats, Floats, Ints, 
     chunks = (values[rows_n * width : rows_n * width + chunks_n] - start) * scale
     lags = values[rows_n * width + chunks_n :].copy()
     counts = rows[:, _COLUMN["events"]].astype(np.int64)
-    return rows, chunks, counts, lags
+    return rows, spread(chunks, counts, gathered=rows[:, _COLUMN["gaps_seen"]] == 0), counts, lags
+
+
+def spread(chunks: Floats, counts: Ints, gathered: Flags) -> Floats:
+    """Chunks that were read together, evenly over the time since the read before; the last of them has its own.
+
+    Args:
+        chunks: arrival times, request after request; those of one read are equal.
+        counts: chunks of each request.
+        gathered: which requests let their chunks gather; the times of the others stay.
+    """
+    if not gathered.any():
+        return chunks
+    owners = np.repeat(np.arange(len(counts)), counts)
+    starts = np.flatnonzero((np.diff(chunks, prepend=np.nan) != 0) | (np.diff(owners, prepend=-1) != 0))
+    sizes = np.diff(starts, append=len(chunks))
+    before = np.where(np.diff(owners[starts], prepend=-1) == 0, chunks[starts - 1], chunks[starts])
+    rank = np.arange(len(chunks)) - np.repeat(starts, sizes) + 1
+    begin, size = np.repeat(before, sizes), np.repeat(sizes, sizes)
+    return np.where(gathered[owners], begin + (chunks - begin) * rank / size, chunks)
 
 
 def _number(header: dict[str, object] | object, key: str) -> int:

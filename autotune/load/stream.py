@@ -7,7 +7,7 @@ read only up to the first token and for the last few chunks (usage, finish, erro
 from __future__ import annotations
 
 import asyncio
-import json
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from autotune.load.events import error_in, payload_of, read_object, refusal_in, tokens_in
 from autotune.load.sockets import SocketTransport
 from autotune.load.wire import FAILED, OK, UNFINISHED, WireRequest
 
@@ -23,12 +24,26 @@ NAN = float("nan")
 TAIL_READS = 4
 """Reads kept for the end of a stream: last token, finish reason, usage and [DONE] may come one by one."""
 MAX_ERROR_BODY = 2000
+CODING_BYTES = 6
+"""What the transfer coding adds to a chunk of two hundred bytes: its length in hexadecimal and two line ends."""
+EVENT_END = b"\n\n\r\n"
+"""End of an event that ends a chunk of the transfer coding, too. No event holds it: JSON escapes line feeds."""
+AHEAD = 16
+"""Chunks of a request whose gaps are not wanted that may gather before they are read. One read a chunk is what a client
+spends its time on."""
+FULL = 0.97
+"""Share of the usual size of so many chunks that makes them due: texts differ in length."""
+OVERDUE = 2.0
+"""Chunks that need this many times as long as their forerunners are read as they are."""
 
 Record = tuple[float, ...]
 
 
 class Owner(Protocol):
     """Who gets told what became of a request."""
+
+    @property
+    def chunks_per_token(self) -> float: ...
 
     def on_first_token(self, stream: Stream) -> None: ...
 
@@ -37,71 +52,14 @@ class Owner(Protocol):
     def on_lost(self, stream: Stream) -> None: ...
 
 
-def payload_of(event: bytes) -> bytes | None:
-    """The data of one server-sent event (lines joined), or None for comments and events without data."""
-    if event.startswith(b"data:") and b"\n" not in event:
-        return event[5:].strip()
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
-
-
-def read_object(payload: bytes) -> dict[str, object] | None:
-    """The JSON object of an event, or None where it is none."""
-    try:
-        value = json.loads(payload)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def tokens_in(chunk: dict[str, object]) -> tuple[bool, bool, bool]:
-    """(has choices, carries a token of any kind, carries text a reader sees) of a completion or chat chunk."""
-    choices = chunk.get("choices")
-    if not isinstance(choices, list) or not choices:
-        return False, False, False
-    any_token = visible = False
-    for choice in choices:
-        if not isinstance(choice, dict):
-            continue
-        delta = choice.get("delta")
-        if isinstance(delta, dict):
-            visible = visible or bool(delta.get("content") or delta.get("tool_calls") or delta.get("refusal"))
-            any_token = any_token or bool(delta.get("reasoning") or delta.get("reasoning_content"))
-        else:
-            visible = visible or bool(choice.get("text"))
-    return True, any_token or visible, visible
-
-
-def error_in(chunk: dict[str, object]) -> str | None:
-    """The error text of an event that reports one in mid-stream."""
-    error = chunk.get("error")
-    if isinstance(error, dict):
-        return str(error.get("message") or error)
-    if error:
-        return str(error)
-    if chunk.get("object") == "error":
-        return str(chunk.get("message") or "error")
-    return None
-
-
-def refusal_in(body: str) -> str:
-    """What a server says in the body of an error: its own sentence where it is JSON as OpenAI or FastAPI write it."""
-    try:
-        document = json.loads(body)
-    except ValueError:
-        return body
-    said = (error_in(document) or document.get("detail")) if isinstance(document, dict) else None
-    return str(said) if said else body
-
-
 class Stream(asyncio.Protocol):
     """A connection with at most one request on it."""
 
     __slots__ = (
-        "_answered", "_carry", "_done_seen", "_error", "_fast", "_feed", "_finished", "_log_append", "_separator",
-        "_streaming", "_tail", "_tail_append", "attempts", "choice", "chunk_log", "closing", "due", "end", "first",
-        "followers", "last", "now", "owner", "parser", "request", "sent", "status_code", "transport", "usage", "used",
-        "visible",
+        "_answered", "_carry", "_chunk_bytes", "_done_seen", "_error", "_fast", "_feed", "_finished", "_gathers",
+        "_log_append", "_separator", "_streaming", "_tail", "_tail_append", "_wanted", "_whole", "attempts", "choice",
+        "chunk_log", "closing", "due", "end", "first", "followers", "last", "now", "overdue", "owner", "parser",
+        "request", "sent", "status_code", "transport", "usage", "used", "visible",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -113,6 +71,7 @@ class Stream(asyncio.Protocol):
         self.attempts = 0
         self.due = NAN
         self.closing = False
+        self._wanted = 1
         self._clear()
 
     def _clear(self) -> None:
@@ -132,6 +91,9 @@ class Stream(asyncio.Protocol):
         self._tail: deque[bytes] = deque(maxlen=TAIL_READS)
         self._tail_append = self._tail.append
         self._log_append = self.chunk_log.append
+        self._gathers = self._whole = False
+        self._chunk_bytes = 0.0
+        self.overdue = math.inf
 
     # -- connection ---------------------------------------------------------------------------------------------
 
@@ -160,8 +122,13 @@ class Stream(asyncio.Protocol):
         """
         return None if self._finished else self.request
 
-    def send(self, request: WireRequest, due: float) -> None:
-        """Put a request on the idle connection; `due` is the time it should have been sent (NaN: now)."""
+    def send(self, request: WireRequest, due: float, see_gaps: bool = True) -> None:
+        """Put a request on the idle connection.
+
+        Args:
+            due: the time it should have been sent (NaN: now).
+            see_gaps: read every chunk when it comes; else, where the connection can, several at a time.
+        """
         if self.request is not request:
             self.attempts = 0
         self._clear()
@@ -172,6 +139,11 @@ class Stream(asyncio.Protocol):
         if transport is None:
             self._fail("connection is closed")
             return
+        if isinstance(transport, SocketTransport):
+            self._gathers = not see_gaps
+            if self._wanted != 1:
+                self._want(1)
+            transport.urgent = True
         self.sent = perf_counter()
         transport.write(request.data)
 
@@ -193,7 +165,12 @@ class Stream(asyncio.Protocol):
         self.received(data, perf_counter())
 
     def received(self, data: bytes, when: float) -> None:
-        """Take bytes that arrived at `when` (`perf_counter` seconds)."""
+        """Take bytes of which the last arrived at `when` (`perf_counter` seconds)."""
+        if self._whole and data.endswith(EVENT_END) and b'"error"' not in data:
+            self.now = max(when, self.chunk_log[-1])
+            self.chunk_log.extend([self.now] * data.count(EVENT_END))
+            self._gather()
+            return
         self.now = when
         try:
             self._feed(data)
@@ -202,6 +179,38 @@ class Stream(asyncio.Protocol):
                 self._answered = True
                 self._fail(f"answer is not HTTP: {error}")
             self.abort()
+            return
+        if self._gathers and self._fast:
+            self._gather()
+            # The parser stands between two chunks then, and needs not see what begins and ends with whole ones.
+            self._whole = self._wanted > 1 and self._separator == b"\n\n" and data.endswith(EVENT_END)
+        else:
+            self._whole = False
+
+    def _gather(self) -> None:
+        """Let chunks gather: so many fewer than are to come that the end is seen when it comes, short texts or not."""
+        assert self.request is not None
+        seen = len(self.chunk_log)
+        if not self._chunk_bytes:
+            last = self._tail[-1]
+            self._chunk_bytes = FULL * (len(last) + CODING_BYTES) / max(1, last.count(self._separator))
+        left = int(self.request.output_tokens * self.owner.chunks_per_token) - seen
+        ahead = min(AHEAD, left * 3 // 4)
+        self._want(int(ahead * self._chunk_bytes) if ahead > 1 else 1)
+        if ahead > 1:
+            self.overdue = self.now + OVERDUE * ahead * (self.now - self.first) / seen
+        else:
+            self.overdue = math.inf
+
+    def hurry(self) -> None:
+        """Read what has gathered: it is overdue, or the load ends."""
+        self.overdue = math.inf
+        self._want(1)
+
+    def _want(self, size: int) -> None:
+        if size != self._wanted and isinstance(self.transport, SocketTransport):
+            self._wanted = size
+            self.transport.wait_for(size)
 
     def on_headers_complete(self) -> None:
         self._answered = True
@@ -270,6 +279,8 @@ class Stream(asyncio.Protocol):
             if visible:
                 self.visible = self.now
             self.chunk_log.append(self.now)
+            if isinstance(self.transport, SocketTransport):
+                self.transport.urgent = False
             self._tail.append(event + self._separator)
             self.owner.on_first_token(self)
 
@@ -360,5 +371,5 @@ class Stream(asyncio.Protocol):
         return (
             float(self.request.index), self.due, self.sent, self.first, self.visible, self.choice, last, self.end,
             float(self.request.output_tokens), prompt, completion, cached,
-            float(len(self.chunk_log)), status, error, float(self.attempts),
+            float(len(self.chunk_log)), status, error, float(self.attempts), float(not self._gathers),
         )  # fmt: skip

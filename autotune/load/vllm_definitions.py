@@ -32,9 +32,7 @@ def read_records(file: Path) -> Records:
 
 def _gaps(records: Records) -> Floats:
     """Gaps between chunks with choices, the step from an empty first chunk to the first token included."""
-    owners = records.owners
-    kept = (owners[1:] == owners[:-1]) & records.ok[owners[1:]]
-    gaps: Floats = np.diff(records.chunks)[kept]
+    gaps: Floats = np.diff(records.chunks)[records.gaps & records.ok[records.owners[1:]]]
     lead = (records.column("first") - records.column("choice"))[records.ok]
     return np.concatenate([gaps, lead[lead > 0]])
 

@@ -36,13 +36,15 @@ RECORD_FIELDS = (
     "status",
     "error",
     "attempts",
+    "gaps_seen",
 )
 """One request as the client saw it; times are CLOCK_MONOTONIC seconds, NaN for what never happened.
 
 `due` is the planned send time (open loop), `first` the first token of any kind, `visible` the first one that a reader
 sees (no reasoning), `choice` the first chunk with choices even if it is empty, `last` the last one with choices, `end`
 the end of the response. `events` counts the token chunks, `status` is one of OK, FAILED, UNFINISHED, `error` an index
-into the list of error texts, token counts are the server's (NaN where it sent none).
+into the list of error texts, token counts are the server's (NaN where it sent none). `gaps_seen` is 1 where every chunk
+was read when it came, 0 where chunks were left to gather, so that the times between them are not known.
 """
 OK, FAILED, UNFINISHED = 0.0, 1.0, 2.0
 

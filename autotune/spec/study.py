@@ -234,6 +234,9 @@ class LoadSpec(Part):
     """Seed of lengths and arrivals (content is fresh in every trial)."""
     client_processes: Annotated[int, Field(ge=1, le=64)] = 1
     """Client processes."""
+    itl_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the requests of which the inter-token latency is taken, each chunk read when it comes. Default: all; in
+    a closed loop of more than 64 streams 32 requests at a time. Every other metric takes all requests."""
     stop_hopeless: bool = True
     """Stop a level early when it cannot matter any more, and tell the search what is known."""
 

@@ -39,6 +39,7 @@ def records(requests: list[dict]) -> Records:
             "planned_output": item.get("planned", len(times)), "prompt_tokens": 10,
             "completion_tokens": item.get("tokens", len(times)), "cached_tokens": NAN, "events": len(times),
             "status": item.get("status", 0), "error": -1, "attempts": 1,
+            "gaps_seen": item.get("gaps_seen", 1),
         }  # fmt: skip
         rows.append([row[name] for name in RECORD_FIELDS])
         chunks += times

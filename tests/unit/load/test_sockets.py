@@ -184,3 +184,61 @@ async def test_the_next_address_is_tried_and_the_last_error_told():
         receiver.transport.abort()
         with pytest.raises(ConnectionRefusedError):
             await reader.connect([nobody], receiver)
+
+
+async def test_bytes_below_the_mark_gather_and_have_the_time_of_the_last(pair):
+    transport = pair.receiver.transport
+    transport.wait_for(100)
+    pair.server.send(b"a" * 60)
+    await asyncio.sleep(0.15)
+    assert pair.receiver.reads == []
+    sent = time.perf_counter()
+    pair.server.send(b"b" * 60)
+    await pair.until(lambda: bool(pair.receiver.reads))
+    ((data, stamped, _),) = pair.receiver.reads
+    assert data == b"a" * 60 + b"b" * 60
+    assert sent <= stamped < sent + 0.02
+
+
+async def test_a_lower_mark_delivers_what_is_there_with_its_own_time(pair):
+    """Older than the kernel's stamps of a connection that is read at once are believed to be."""
+    transport = pair.receiver.transport
+    transport.wait_for(100)
+    sent = time.perf_counter()
+    pair.server.send(b"a" * 60)
+    await asyncio.sleep(sockets.DELIVERY + 0.05)
+    transport.wait_for(1)
+    await pair.until(lambda: bool(pair.receiver.reads))
+    ((_, stamped, read),) = pair.receiver.reads
+    assert sent <= stamped < sent + 0.02 < read
+
+
+async def test_a_close_below_the_mark_is_told(pair):
+    pair.receiver.transport.wait_for(1000)
+    pair.server.send(b"the end")
+    pair.server.close()
+    await pair.until(lambda: bool(pair.receiver.lost))
+    assert pair.receiver.data == b"the end"
+
+
+async def test_the_urgent_are_read_first():
+    reader = SocketReader(asyncio.get_running_loop())
+    order: list[int] = []
+    pairs = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for number in range(40):
+            receiver = Receiver()
+            await reader.connect([(socket.AF_INET, socket.SOCK_STREAM, 6, "", listener.getsockname())], receiver)
+            receiver.transport.receive = lambda data, when, number=number: order.append(number)
+            pairs.append((receiver, listener.accept()[0]))
+        pairs[-1][0].transport.urgent = True
+        for _, server in pairs:
+            server.send(b"a")
+        async with asyncio.timeout(10):
+            while len(order) < len(pairs):  # noqa: ASYNC110 - nothing sets an event
+                await asyncio.sleep(0.001)
+        for receiver, server in pairs:
+            receiver.transport.abort()
+            server.close()
+    assert order[0] == 39
+    assert sorted(order) == list(range(40))

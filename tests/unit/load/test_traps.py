@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.load.events import refusal_in
 from autotune.load.measure import measure
 from autotune.load.report import LevelReport
-from autotune.load.stream import refusal_in
 from autotune.spec.study import LoadSpec, WarmupSpec, WindowSpec
 
 SPEC = LoadSpec(
