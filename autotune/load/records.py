@@ -76,7 +76,8 @@ class Records:
         each read when it came. One less than there are chunks."""
         owners = self.owners
         seen = (self.column("gaps_seen") != 0) & ~self.failed
-        return np.logical_and(owners[1:] == owners[:-1], seen[owners[1:]])
+        found: Flags = (owners[1:] == owners[:-1]) & seen[owners[1:]]
+        return found
 
     @property
     def owners(self) -> Ints:

@@ -44,6 +44,8 @@ FEW = 64
 """Below this number of streams the run has twice the waves: processor time is counted in steps of 10 ms."""
 TIMEOUT = 300
 SLOW = ("guidellm", "aiperf")
+EVERY_GAP = "ours, every gap"
+"""With `itl_share: 1`, so that every chunk is read when it comes, as the others read them."""
 
 
 @dataclass
@@ -153,7 +155,7 @@ def find_clients(options: argparse.Namespace, folder: Path) -> list[Client]:
         return [str(floor_program), port, str(work.streams), str(TOKENS), str(work.requests)]
 
     floor_program = built("floor", folder)
-    clients = [Client("ours", ours, _read_ours)]
+    clients = [Client("ours", ours, _read_ours), Client(EVERY_GAP, lambda work: [*ours(work), "1"], _read_ours)]
     if shutil.which("setpriv") and os.geteuid() == 0:
         # Without the privilege our process runs in the ordinary class, as the others do.
         plain = ["setpriv", "--bounding-set=-sys_nice"]
@@ -286,6 +288,7 @@ def main() -> None:
                     print(found, file=sys.stderr)
     versions = {
         "ours": autotune.__version__,
+        EVERY_GAP: autotune.__version__,
         "ours, ordinary class": autotune.__version__,
         "vllm": peers.VLLM_RS,
         "vllm-rs": peers.VLLM_RS,

@@ -14,11 +14,12 @@ from autotune.load.vllm_definitions import read_records, vllm_figures
 from autotune.spec.study import LoadSpec, WarmupSpec, WindowSpec
 
 
-async def main(url: str, streams: int, tokens: int, requests: int) -> None:
+async def main(url: str, streams: int, tokens: int, requests: int, itl_share: float | None) -> None:
     load = LoadSpec(
         input_tokens=10,
         output_tokens=tokens,
         levels=[streams],
+        itl_share=itl_share,
         warmup=WarmupSpec(requests=0),
         window=WindowSpec(duration=120, max_duration=120),
     )
@@ -37,4 +38,5 @@ async def main(url: str, streams: int, tokens: int, requests: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *(int(text) for text in sys.argv[2:5])))
+    share = float(sys.argv[5]) if len(sys.argv) > 5 else None
+    asyncio.run(main(sys.argv[1], *(int(text) for text in sys.argv[2:5]), share))
