@@ -31,10 +31,6 @@ from autotune.load.wire import (
 
 BEAT = 0.01
 """Seconds between two heartbeats of the loop; their delay is the loop lag."""
-REST = 0.0005
-"""Seconds of rest before reads where most requests let their chunks gather: those of the others, which the server
-writes one after the other, are then found together. With an eighth of 256 streams read chunk by chunk, 5.3 instead of
-7.3 us a chunk; with all, nothing was gained. An open loop has requests to send on time."""
 OVERDUE_BEATS = 5
 """Heartbeats between two looks for overdue chunks."""
 RETRY_DELAY = 0.1
@@ -60,6 +56,8 @@ class Setup:
     tick: float
     gap_share: float
     """Of the requests, those of which every chunk is read when it comes."""
+    rest: float
+    """Seconds before every round of reads."""
 
 
 class Dispatcher:
@@ -68,7 +66,7 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.control: asyncio.Transport | None = None
-        self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1, 1.0)
+        self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1, 1.0, 0.0)
         self.context: ssl.SSLContext | None = None
         self.sockets = SocketReader(loop)
         self._reset()
@@ -126,7 +124,7 @@ class Dispatcher:
         self.setup = setup
         self.context = client_context(setup.ca_file, setup.insecure) if setup.tls else None
         self.sockets.addresses.clear()
-        self.sockets.rest = REST if setup.gap_share < 1 and not setup.open_loop else 0.0
+        self.sockets.rest = setup.rest
         failed = ""
         for first in range(0, setup.slots, 64):
             wave = min(64, setup.slots - first)

@@ -48,7 +48,7 @@ def play(start_server, client, tmp_path):
 
 
 async def test_only_the_gaps_are_not_known(play):
-    level, rows, chunks = await play(step=0.004)
+    level, rows, chunks = await play(step=0.002)
     assert not rows["gaps_seen"].any()
     assert level.estimate("itl_p50_ms") is None and level.estimate("stall_max_ms") is None
     for metric in ("ttft_p50_ms", "tpot_p50_ms", "e2e_p50_ms", "output_throughput"):
