@@ -167,12 +167,12 @@ def frame(
         SpecError: study, space or model are wrong.
     """
     spec = study.spec
-    with placing(study.path, study.overrides):
-        facts = model_facts(spec) or (facts_by_name(spec.model) if guess else None)
     kept = [FileCalibrations(state_dir() / "calibrations")]
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
     understood = table or bundled_table()
-    preflight = preflight_for(spec, facts, host, understood, store=calibrations, version=_version(spec))
+    with placing(study.path, study.overrides):
+        facts = model_facts(spec) or (facts_by_name(spec.model) if guess else None)
+        preflight = preflight_for(spec, facts, host, understood, store=calibrations, version=_version(spec))
     card = preflight.gpu
     simulated = spec.engine.kind == "simulated"
     group = trial_group(None if simulated else host, spec.hardware.devices, preflight.gpus)
@@ -224,7 +224,8 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
     warned = [finding.text for finding in findings if finding.level is Level.WARNING]
     warned += link_warnings(made.space, made.baseline, made.context)
     notes = tuple(f"warning: {text}" for text in warned)
-    _must_be_the_same(store, study)
+    with placing(study.path, study.overrides):
+        _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)
     engine = create_engine(spec, live=SharedFileFactory(), base=study.path.parent)
     rules = Rules(spec, made.objectives, made.baseline, made.preflight)
@@ -281,7 +282,6 @@ def _must_be_the_same(store: Store, study: Study) -> None:
         if old != new:
             raise SpecError(
                 f"study {study.spec.name!r} holds {measured} trials that were measured with another {key}",
-                file=study.path,
                 key=key,
                 hint=f"give the study another name, and start it with --like {study.path} (a copy of the old file), "
                 f"or move {study.folder} away",

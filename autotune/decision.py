@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autotune.outcome import Measured, Proposal, TrialRecord
 from autotune.quality.wording import evidence
 from autotune.report.trials import reason_of
-from autotune.report.wording import changes_text
+from autotune.report.wording import changes_text, count_text
 from autotune.result import Recommendation, rivals_of
 from autotune.search.confirm import (
     ArmResult,
@@ -193,9 +193,8 @@ class Rules:
         taken = [record for record in records if record.proposal.origin == TAKEN_OVER]
         kinds = [record.outcome.kind for record in records if record.proposal.origin != TAKEN_OVER]
         measured, refused = kinds.count("measured"), kinds.count("infeasible")
-        lines = [
-            f"{measured} measurements, {refused} configurations that cannot serve, {kinds.count('broken')} faults."
-        ]
+        counts = (count_text(measured, "measurement"), f"{count_text(refused, 'configuration')} that cannot serve")
+        lines = [f"{', '.join(counts)}, {count_text(kinds.count('broken'), 'fault')}."]
         if taken:
             lines[0] += f" {len(taken)} more were taken over from an earlier study; no claim rests on them."
         if self.spec.engine.kind == "simulated":

@@ -16,6 +16,7 @@ from rich.text import Text
 from autotune.assembly import StudyParts, assemble
 from autotune.cli.split_text import split_commands
 from autotune.cli.views import JsonView, LiveView, PlainView, front_table
+from autotune.errors import SpecError
 from autotune.events import Observer
 from autotune.report.wording import duration_text
 from autotune.result import StudyResult, busy_seconds
@@ -40,6 +41,9 @@ def run(
     if seed is not None:
         overrides.append(f"search.seed={seed}")
     opened = open_study(study, overrides)
+    if like is not None and like.resolve() == study.resolve():
+        hint = "name an earlier study; to go on with this one, leave --like out"
+        raise SpecError("is the study itself", file=like, key="--like", hint=hint)
     code = asyncio.run(_run(opened, like, json_events=json_events, plain=plain))
     if code:
         raise typer.Exit(code)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 
+from autotune.errors import SpecError
 from autotune.host.gpus import Gpu
 from autotune.preflight.memory import GpuFacts
 from autotune.preflight.terms import GIB
+from autotune.space.expression import nearest
 
 _Row = tuple[tuple[str, ...], int, int]
 
@@ -26,6 +28,15 @@ def card_facts(name: str, memory: int | None = None) -> GpuFacts | None:
     if memory is not None:
         return GpuFacts(memory, name, None)
     return GpuFacts(found[1], name, found[2]) if found is not None else None
+
+
+def unknown_card(name: str) -> SpecError:
+    """What to say of a card that is not in the table."""
+    known = [row[0][0] for row in _cards()]
+    near = nearest(name.lower(), known)
+    hint = f"did you mean {near}? " if near else ""
+    hint += f"known: {', '.join(known)}; of others give the memory as well, such as `gpu_memory: 80GiB`"
+    return SpecError(f"the memory of a {name!r} is not known", key="hardware.card", hint=hint)
 
 
 def measured_facts(gpus: Sequence[Gpu]) -> GpuFacts | None:

@@ -16,7 +16,7 @@ from autotune.host.gpus import GpuHost
 from autotune.outcome import Infeasible
 from autotune.preflight.calibration import Calibration
 from autotune.preflight.calibration_store import CalibrationKey, CalibrationStore, MemoryCalibrations
-from autotune.preflight.cards import card_facts, measured_facts
+from autotune.preflight.cards import card_facts, measured_facts, unknown_card
 from autotune.preflight.memory import GpuFacts, Limit, MemoryBudget, Shortage, predict
 from autotune.preflight.model import ModelFacts
 from autotune.preflight.rules import Case, Refusal, check_rules, refusal
@@ -211,7 +211,11 @@ def preflight_for(
 
 
 def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) -> tuple[GpuFacts | None, int | None]:
-    """The card that trials run on and how many of it they have: what the study says goes before what NVML says."""
+    """The card that trials run on and how many of it they have: what the study says goes before what NVML says.
+
+    Raises:
+        SpecError: the study names a card whose memory nobody knows, and it is not at hand either.
+    """
     hardware = spec.hardware
     if spec.engine.kind == "simulated" and spec.engine.simulate is not None:
         return card_facts(spec.engine.simulate.card), hardware.most_gpus or 1
@@ -226,6 +230,8 @@ def study_gpu(spec: StudySpec, host: GpuHost | None, memory: int | None = None) 
         named = card_facts(hardware.card or "", hardware.gpu_memory)
         if named is not None:
             return named, count
+        if not found:
+            raise unknown_card(hardware.card or "")
     return measured_facts(found), count
 
 

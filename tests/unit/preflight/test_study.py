@@ -7,8 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from autotune.cli.plan import plan
+from autotune.cli.plan import make_plan, plan
 from autotune.engine.protocol import Phase, Resolved
+from autotune.errors import SpecError
 from autotune.host.gpus import Gpu, GpuHost
 from autotune.preflight.expense import expense, prior_seconds
 from autotune.preflight.host_rules import HostFacts, check_host, read_host
@@ -20,6 +21,7 @@ from autotune.preflight.terms import GIB
 from autotune.space.catalogue import SpaceContext, load_space
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
+from autotune.study import open_study
 
 from .conftest import DATA
 
@@ -72,6 +74,15 @@ def test_the_study_goes_before_what_the_driver_says() -> None:
     assert planned.gpus == 8
     assert planned.gpu is not None and planned.gpu.memory_bytes == pytest.approx(79.11 * GIB, rel=0.001)
     assert preflight_for(spec, None, GpuHost(), None).gpu is None
+
+
+def test_a_card_that_nobody_knows_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "chat.yaml"
+    path.write_text("name: chat\nmodel: Qwen/Qwen3-8B\nhardware:\n  gpus: 1\n  card: h101\n")
+    with pytest.raises(SpecError) as caught:
+        make_plan(open_study(path), GpuHost())
+    assert str(caught.value).startswith(f"{path}:5: hardware.card: the memory of a 'h101' is not known")
+    assert "did you mean h100?" in str(caught.value) and "gpu_memory" in str(caught.value)
 
 
 def test_older_checkpoints_keep_their_quantisation_beside_the_configuration(tmp_path: Path) -> None:
