@@ -16,6 +16,8 @@ from autotune.load.wire import RECORD_FIELDS, WireRequest
 from autotune.spec.study import LoadSpec, WarmupSpec, WindowSpec
 
 TOKENS = 60
+CHUNKS = 32
+"""Of a server that puts two tokens into most: the first one, 16 that gather, 15 more, and the usage fills the mark."""
 NONE = 1e-9
 """A share of the requests that is none of them."""
 
@@ -74,7 +76,7 @@ async def test_of_a_share_the_gaps_are_known(play):
 
 
 async def test_an_end_below_the_mark_is_seen(play, pieces):
-    """A server that puts two tokens into a chunk ends after half of the chunks that were waited for."""
+    """A server that puts several tokens into a chunk ends before all the chunks came that were waited for."""
 
     arrived: list[float] = []
     ended: list[float] = []
@@ -82,16 +84,19 @@ async def test_an_end_below_the_mark_is_seen(play, pieces):
     async def script(server, request, reply):
         arrived.append(time.monotonic())
         await reply.head()
-        for _ in range(TOKENS // 2):
-            await asyncio.sleep(0.004)
+        for _ in range(CHUNKS):
+            await asyncio.sleep(0.003)
             await reply.body(pieces.chunk(" the the"))
-        await reply.body(pieces.usage(8, TOKENS) + pieces.done)
+        await reply.body(pieces.usage(8, TOKENS))
+        await asyncio.sleep(0.005)
+        await reply.body(pieces.done)
         await reply.end()
         ended.append(time.monotonic())
 
     level, rows, _ = await play(script)
     assert not level.errors, level
-    assert (rows["events"][rows["status"] == 0] == TOKENS // 2).all()
+    done = rows["status"] == 0
+    assert (rows["events"][done] == CHUNKS).all() and (rows["completion_tokens"][done] == TOKENS).all()
     handed_over = np.array(arrived[4:]) - np.array(ended[: len(arrived) - 4])
     # The first four wait for chunks that never come, until they are overdue; from them it is known how many do.
     assert handed_over[:4].max() < 0.5 and np.median(handed_over[4:]) < 0.02, handed_over
