@@ -242,11 +242,11 @@ def _efficiency(records: Sequence[TrialRecord]) -> tuple[tuple[str, str], ...]:
     found = efficiency(records)
     return (
         ("GPU time", duration_text(found.gpu_hours * 3600)),
-        ("share of it spent measuring", f"{100 * found.measuring_share:.0f} %"),
-        ("configurations per GPU hour", number_text(found.configurations_per_gpu_hour)),
-        ("load levels per GPU hour", number_text(found.points_per_gpu_hour)),
+        ("share of it under load, warm-up included", f"{100 * found.measuring_share:.0f} %"),
+        ("measurements per GPU hour, repeats included", number_text(found.configurations_per_gpu_hour)),
+        ("load levels measured per GPU hour", number_text(found.points_per_gpu_hour)),
         ("engine starts", str(found.restarts)),
-        ("settings changed without a restart", str(found.live_changes)),
+        ("trials on an engine that already ran", str(found.live_changes)),
     )
 
 
