@@ -190,7 +190,7 @@ def _claim(verdict: Verdict, objectives: Objectives) -> str:
 def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialRecord]) -> str:
     rounds = sum(1 for one in records if one.proposal.origin == "confirm" and _same(one.config, verdict.config))
     if verdict.proven:
-        text = f"This was confirmed in {count_text(rounds, 'round')} of fresh starts interleaved with the baseline"
+        text = _proof(verdict, records, rounds)
     elif rounds and not verdict.final:
         text = f"Its confirmation is under way: {count_text(rounds, 'fresh start')} of it measured so far"
     elif rounds and _keeps(verdict):
@@ -210,6 +210,17 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
     if objectives.slos and verdict.chosen is not None and objectives.feasible(verdict.chosen):
         return f"{text}; every latency limit holds."
     return text + "."
+
+
+def _proof(verdict: Verdict, records: Sequence[TrialRecord], rounds: int) -> str:
+    """What was confirmed: the winner, which is the recommendation, or that with settings that make no difference."""
+    said = "of fresh starts interleaved with the baseline"
+    starts = verdict.proofs[1] if verdict.proofs is not None else ()
+    if not starts or _same(starts[0].config, verdict.config):
+        return f"This was confirmed in {count_text(rounds, 'round')} {said}"
+    winner = next(one.number for one in records if one.config.hash == starts[0].config.hash)
+    text = f"The winner, trial {winner}, was confirmed in {count_text(len(starts), 'round')} {said}"
+    return f"{text}; what it changed without effect is left out here"
 
 
 def _keeps(verdict: Verdict) -> bool:

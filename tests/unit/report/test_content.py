@@ -132,7 +132,8 @@ def test_every_change_says_what_it_is_worth_and_what_was_left_out_is_named(recor
     effects = (("layout", "x1.200 [1.100, 1.310] in output_throughput@last over 2 rounds"),
                ("max_num_seqs", "needed: without it a limit does not hold"),
                ("block_size", "undoing it loses nothing that can be measured"))  # fmt: skip
-    final = Recommendation(config, today, 0, proven=True, sentence="better", effects=effects)
+    winner = next(one for one in records if one.number == gather(history_spec(), records).chosen)
+    final = Recommendation(config, today, winner.number, proven=True, sentence="better", effects=effects)
     content = gather(history_spec(), records, final)
     worth = {one.name: one.worth for one in content.changes}
     assert (
@@ -141,6 +142,7 @@ def test_every_change_says_what_it_is_worth_and_what_was_left_out_is_named(recor
         == ("x1.200 [1.100, 1.310] in output throughput over 2 rounds")
     )
     assert worth["max_num_seqs"] == "needed: without it a limit does not hold"
+    assert f"The winner, trial {winner.number}, was confirmed in 3 rounds of fresh" in content.sentences[2]
     assert content.left_out == ("block_size is left out: undoing it loses nothing that can be measured",)
     page, text = html_page(content), markdown(content).replace("\\", "")
     for written in (page, text):
