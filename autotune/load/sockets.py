@@ -92,8 +92,8 @@ class SocketTransport:
             return
         self._reader.watch_writes(self, bool(self._unsent))
 
-    def wait_for(self, size: int) -> None:
-        """Deliver no sooner than `size` bytes are there, or the other end has closed; 1: every byte when it comes.
+    def hold_back(self, size: int) -> None:
+        """Deliver nothing before `size` bytes are there, or the other end has closed; 1: every byte when it comes.
 
         Bytes that are there already are delivered when they are enough now. A kernel that does not know the option
         delivers everything when it comes.

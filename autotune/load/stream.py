@@ -218,7 +218,7 @@ class Stream(asyncio.Protocol):
     def _want(self, size: int) -> None:
         if size != self._wanted and isinstance(self.transport, SocketTransport):
             self._wanted = size
-            self.transport.wait_for(size)
+            self.transport.hold_back(size)
 
     def on_headers_complete(self) -> None:
         self._answered = True

@@ -188,7 +188,7 @@ async def test_the_next_address_is_tried_and_the_last_error_told():
 
 async def test_bytes_below_the_mark_gather_and_have_the_time_of_the_last(pair):
     transport = pair.receiver.transport
-    transport.wait_for(100)
+    transport.hold_back(100)
     pair.server.send(b"a" * 60)
     await asyncio.sleep(0.15)
     assert pair.receiver.reads == []
@@ -203,18 +203,18 @@ async def test_bytes_below_the_mark_gather_and_have_the_time_of_the_last(pair):
 async def test_a_lower_mark_delivers_what_is_there_with_its_own_time(pair):
     """Older than the kernel's stamps of a connection that is read at once are believed to be."""
     transport = pair.receiver.transport
-    transport.wait_for(100)
+    transport.hold_back(100)
     sent = time.perf_counter()
     pair.server.send(b"a" * 60)
     await asyncio.sleep(sockets.DELIVERY + 0.05)
-    transport.wait_for(1)
+    transport.hold_back(1)
     await pair.until(lambda: bool(pair.receiver.reads))
     ((_, stamped, read),) = pair.receiver.reads
     assert sent <= stamped < sent + 0.02 < read
 
 
 async def test_a_close_below_the_mark_is_told(pair):
-    pair.receiver.transport.wait_for(1000)
+    pair.receiver.transport.hold_back(1000)
     pair.server.send(b"the end")
     pair.server.close()
     await pair.until(lambda: bool(pair.receiver.lost))
