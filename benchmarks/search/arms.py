@@ -51,7 +51,7 @@ def proposer_of(arm: Arm, study: SimulatedStudy) -> Proposer:
     return create_proposer(
         arm.proposer, study.space, OBJECTIVES, EngineConfig(), study.seed, experts, refuse, study.baseline(),
         live=study.names.live if arm.live else (), compiles=study.names.compiles,
-        costs=CostModel(costs.start, costs.compile, costs.live, costs.measure),
+        costs=CostModel(costs.start, costs.compile, costs.live, costs.measure), headroom=study.headroom,
     )  # fmt: skip
 
 

@@ -11,12 +11,14 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.engine.protocol import Resolved
 from autotune.load.report import Estimate, Level, LevelReport, LoadReport
 from autotune.outcome import Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.search.objectives import Objective, Objectives
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.expression import parse_expression
+from autotune.space.headroom import AS_ASKED, Headroom
 from autotune.space.layout import Layout
 from autotune.space.space import Parameter, SearchSpace
 from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, evaluate
@@ -24,8 +26,12 @@ from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, evaluate
 WEIGHTS = ("none", "fp8", "int4")
 GRAPHS = ("none", "piecewise", "full")
 DRAFTS = ("none", "ngram", "eagle")
-LIVE = frozenset({"seqs", "batched"})
-COMPILES = ("layout", "weights", "kv8", "batched", "graph")
+BATCHED = "max_num_batched_tokens"
+"""vLLM's own name, by which a search knows that engines are started with room for it."""
+COLUMNS = {BATCHED: "batched"}
+"""What `evaluate` calls a setting where that is not the setting's own name."""
+LIVE = frozenset({"seqs", BATCHED})
+COMPILES = ("layout", "weights", "kv8", BATCHED, "graph")
 OBJECTIVES = Objectives(
     items=(Objective("output_throughput", True, "last"), Objective("ttft_p95_ms", False, "last")), levels=(1.0,)
 )
@@ -102,7 +108,7 @@ def space_of(surface: Surface) -> SearchSpace:
     parameters = [
         Parameter("gmu", "ladder", tuple(round(0.80 + 0.02 * step, 2) for step in range(10)), ordered=True),
         Parameter("seqs", "ladder", tuple(half_octaves), ordered=True),
-        Parameter("batched", "ladder", tuple(round(2 ** (step / 2)) for step in range(18, 31)), ordered=True),
+        Parameter(BATCHED, "ladder", tuple(round(2 ** (step / 2)) for step in range(18, 31)), ordered=True),
         Parameter("weights", "choice", WEIGHTS),
         Parameter("kv8", "switch", (False, True)),
         Parameter("block", "ladder", (16, 32, 64), ordered=True),
@@ -115,7 +121,7 @@ def space_of(surface: Surface) -> SearchSpace:
     ]
     if surface.gpus > 1:
         parameters.insert(0, Parameter("layout", "layout", tuple(str(one) for one in _layouts(surface))))
-    return SearchSpace(surface.name, tuple(parameters), requires=(parse_expression("batched >= seqs"),))
+    return SearchSpace(surface.name, tuple(parameters), requires=(parse_expression(f"{BATCHED} >= seqs"),))
 
 
 def _layouts(surface: Surface) -> list[Layout]:
@@ -128,7 +134,7 @@ def baseline_point(surface: Surface) -> dict[str, FrozenValue]:
     """What an online server defaults to, on the layout that surely fits."""
     layout = {"layout": str(Layout(surface.gpus, 1))} if surface.gpus > 1 else {}
     return {
-        **layout, "gmu": 0.90, "seqs": 256, "batched": 2048, "weights": "none", "kv8": False, "block": 16,
+        **layout, "gmu": 0.90, "seqs": 256, BATCHED: 2048, "weights": "none", "kv8": False, "block": 16,
         "prefix": True, "overlap": False, "graph": "full", "capture": 512, "draft": "none",
     }  # fmt: skip
 
@@ -136,13 +142,13 @@ def baseline_point(surface: Surface) -> dict[str, FrozenValue]:
 def expert_points(surface: Surface) -> list[dict[str, FrozenValue]]:
     """Five settings of the kind that public advice gives: one or two changes each, none tuned on a surface."""
     base = baseline_point(surface)
-    points = [{**base, "batched": 8192}, {**base, "weights": "fp8"}, {**base, "gmu": 0.96, "seqs": 512}]
+    points = [{**base, BATCHED: 8192}, {**base, "weights": "fp8"}, {**base, "gmu": 0.96, "seqs": 512}]
     if surface.gpus > 1:
         half = {"layout": str(Layout(surface.gpus // 2, 2)), "weights": "fp8"}
         wide = {
             "layout": str(Layout(surface.gpus, 1, 1, bool(surface.expert_share))),
             "weights": "fp8",
-            "batched": 8192,
+            BATCHED: 8192,
         }
         return [*points, {**base, **half}, {**base, **wide}]
     return [*points, {**base, "draft": "eagle", "draft_tokens": 3}, {**base, "kv8": True, "seqs": 512}]
@@ -159,8 +165,8 @@ def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) ->
         "graph": [GRAPHS.index(str(point["graph"])) for point in points],
         "draft": [DRAFTS.index(str(point["draft"])) for point in points],
     }
-    for name in ("gmu", "seqs", "batched", "kv8", "block", "prefix", "overlap"):
-        table[name] = [float(point[name]) for point in points]  # type: ignore[arg-type]
+    for name in ("gmu", "seqs", BATCHED, "kv8", "block", "prefix", "overlap"):
+        table[COLUMNS.get(name, name)] = [float(point[name]) for point in points]  # type: ignore[arg-type]
     for name in ("capture", "draft_tokens"):
         table[name] = [float(point.get(name) or 0) for point in points]  # type: ignore[arg-type]
     return {name: np.asarray(values) for name, values in table.items()}
@@ -170,7 +176,7 @@ def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) ->
 class SimulatedStudy:
     """Runs proposals on a surface and counts what they cost. Noise depends on seed and trial number only."""
 
-    names: ClassVar[Names] = Names(LIVE, COMPILES, utilization="gmu", seqs="seqs", batched="batched")
+    names: ClassVar[Names] = Names(LIVE, COMPILES, utilization="gmu", seqs="seqs", batched=BATCHED)
     surface: Ground
     seed: int
     live: bool = False
@@ -212,7 +218,7 @@ class SimulatedStudy:
         """A memory model that knows neither communication buffers nor the peaks of a load exactly."""
         args, s = dict(config.args), self.formula
         layout = Layout.of(config)
-        batched, gmu = float(args["batched"]), float(args["gmu"])  # type: ignore[arg-type]
+        batched, gmu = float(args[BATCHED]), float(args["gmu"])  # type: ignore[arg-type]
         weights = s.total_b * 1e9 * WEIGHT_BYTES[WEIGHTS.index(str(args["weights"]))] * 0.98
         ranks = layout.tensor * layout.data if layout.expert else layout.tensor
         per_gpu = weights * (1 - s.expert_share) / layout.tensor + weights * s.expert_share / ranks
@@ -223,24 +229,29 @@ class SimulatedStudy:
             return "the KV cache has no room for one longest sequence"
         return "nothing left outside the KV cache" if outside > (1 - gmu) * s.card.memory else None
 
+    @cached_property
+    def headroom(self) -> Headroom:
+        """How wide engines are started: as what runs today where they can be lowered live, else as asked."""
+        return Headroom.of(self.baseline(), {}) if self.live else AS_ASKED
+
     def run(self, proposal: Proposal) -> TrialRecord:
         """Measure a proposal, live where the running engine allows it."""
-        point = self.space.point_of(proposal.config)
-        assert point is not None
-        restarted = not (self.live and self._reachable(proposal.config))
-        started = proposal.config if restarted else self.running
-        start_point = self.space.point_of(started) if started is not None else None
-        assert start_point is not None
-        seen = self.figures(point, start_point)
-        plain = seen if restarted else self.figures(point, point)
+        config, running = proposal.config, self.running
+        if running is not None and self._reachable(config):
+            restarted, engine, start = False, running, self.costs.live
+        else:
+            restarted, (engine, start) = True, self._start(config)
+        point, limits = self._point(config), self._point(engine)
+        seen = self.figures(point, limits)
+        plain = seen if engine == config else self.figures(point, point)
         outcome = self._outcome(seen)
-        start, measure = self._cost(point, restarted, seen.failed)
+        measure = self.costs.measure * (1.0, 0.0, 0.5)[seen.failed]
         record = TrialRecord(
             number=len(self.history), proposal=proposal, outcome=outcome, started_at=sum(self.seconds),
             seconds=start + measure, gpus=self.surface.gpus, stage_seconds=(("start", start), ("measure", measure)),
-            restarted=restarted,
+            restarted=restarted, resolved=Resolved(((self.names.batched, limits[self.names.batched]),)),
         )  # fmt: skip
-        self.running = started if isinstance(outcome, Measured) else None
+        self.running = engine if isinstance(outcome, Measured) else None
         self.history.append(record)
         self.seconds.append(start + measure)
         good = plain.failed == 0 and plain.loss <= self.surface.gate
@@ -249,18 +260,39 @@ class SimulatedStudy:
 
     def _reachable(self, config: EngineConfig) -> bool:
         """The running engine can be changed to `config`: same start, limits not above what it was started with."""
-        if self.running is None or self.running.restart_key(self.names.live) != config.restart_key(self.names.live):
+        running, live = self.running, self.names.live
+        if not self.live or running is None or running.restart_key(live) != config.restart_key(live):
             return False
-        return all(float(config.get(name)) <= float(self.running.get(name)) for name in self.names.live)  # type: ignore[arg-type]
+        return all(float(config.get(name)) <= float(running.get(name)) for name in live)  # type: ignore[arg-type]
 
-    def _cost(self, point: Mapping[str, FrozenValue], restarted: bool, failed: int) -> tuple[float, float]:
-        if not restarted:
-            return self.costs.live, self.costs.measure
-        key = tuple(point.get(name) for name in self.names.compiles)
-        start = self.costs.start + (0.0 if key in self._compiled else self.costs.compile)
-        if failed != 1:
+    def _start(self, config: EngineConfig) -> tuple[EngineConfig, float]:
+        """What is started for a configuration and the seconds that it takes.
+
+        As wide as the search wants it, unless the memory model refuses that; if it then cannot start, once more as
+        asked, as in the product.
+        """
+        wide, spent = self.headroom.widened(config), 0.0
+        if wide != config and self.refuse(wide) is None:
+            limits = self._point(wide)
+            fits = self.figures(self._point(config), limits).failed != 1
+            spent = self._starting(limits, fits)
+            if fits:
+                return wide, spent
+        point = self._point(config)
+        return config, spent + self._starting(point, self.figures(point, point).failed != 1)
+
+    def _starting(self, limits: Mapping[str, FrozenValue], fits: bool) -> float:
+        """Seconds of a start; whoever gets through it leaves compiled kernels."""
+        key = tuple(limits.get(name) for name in self.names.compiles)
+        seconds = self.costs.start + (0.0 if key in self._compiled else self.costs.compile)
+        if fits:
             self._compiled.add(key)
-        return start, 0.0 if failed == 1 else self.costs.measure / (2 if failed == 2 else 1)
+        return seconds
+
+    def _point(self, config: EngineConfig) -> Mapping[str, FrozenValue]:
+        point = self.space.point_of(config)
+        assert point is not None
+        return point
 
     def _outcome(self, truth: Figures) -> Outcome:
         rng = np.random.default_rng([self.seed, len(self.history), 17])

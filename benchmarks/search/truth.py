@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from autotune.search.front import hypervolume, non_dominated
 from benchmarks.search.simulator import SimulatorSurface, every_good
-from benchmarks.search.study import DRAFTS, GRAPHS, WEIGHTS, Ground, baseline_point, columns_of, space_of
+from benchmarks.search.study import COLUMNS, DRAFTS, GRAPHS, WEIGHTS, Ground, baseline_point, columns_of, space_of
 from benchmarks.search.surfaces import Surface, Truth, evaluate
 
 CACHE = Path(__file__).parent / "fronts.json"
@@ -123,7 +123,8 @@ def index_columns(surface: Surface, indices: NDArray) -> dict[str, NDArray]:
         elif parameter.name in codes:
             columns[parameter.name] = chosen
         else:
-            columns[parameter.name] = np.array([float(value) for value in parameter.values])[chosen]  # type: ignore[arg-type]
+            name = COLUMNS.get(parameter.name, parameter.name)
+            columns[name] = np.array([float(value) for value in parameter.values])[chosen]  # type: ignore[arg-type]
     return columns
 
 
