@@ -20,6 +20,10 @@ Array = NDArray[np.float64]
 
 DIRECTIONS = 96
 DRAWS = 24
+UNSEEN = 0.015
+"""Gains up to so much, as a logarithm, do not count: noise hides them, and a plateau is full of them."""
+GROWTH = 1.02
+"""A hypervolume that has grown by this factor has grown."""
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -60,6 +64,7 @@ class Expectation:
             Surrogate(rows, self._losses[:, column], features.categorical) for column in range(self._losses.shape[1])
         ]
         self._limits = self._fit_limits(kept)
+        self._good = np.asarray([objectives.feasible(one.record) for one in measured])
         numbers = {record.number for record in front}
         self._anchors = features.encode([one.point for one in measured if one.record.number in numbers])
         self._front = self._smooth()
@@ -105,6 +110,10 @@ class Expectation:
             chance *= 0.5 * (1 - _erf(mean / np.sqrt(2 * (deviation**2 + 0.05))))
         return chance
 
+    def chances(self, points: Sequence[Mapping[str, FrozenValue]]) -> Array:
+        """Chance of every point that every limit holds there."""
+        return self.feasible(self._features.encode(points))
+
     def gain(self, points: Sequence[Mapping[str, FrozenValue]], *, boldness: float = 1.0) -> tuple[Array, Array]:
         """Expected gain of the feasible hypervolume per candidate, and its chance to be feasible.
 
@@ -117,16 +126,27 @@ class Expectation:
         chance = self.feasible(encoded)
         count = len(self._models)
         beliefs = [model.relative(encoded, self._anchors) for model in self._models]
-        directions = np.abs(self._rng.normal(size=(DIRECTIONS, count)))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        directions = _directions(self._rng, count)
         total = np.zeros(len(points))
         for _ in range(DRAWS):
             pairs = [one.draw(self._rng, boldness) for one in beliefs]
-            lengths = self._lengths(np.column_stack([rows for rows, _ in pairs]), directions)
+            lengths = self._lengths(np.column_stack([rows for rows, _ in pairs]) + UNSEEN, directions)
             reached = self._lengths(np.column_stack([front for _, front in pairs]), directions)
             best = reached.max(axis=0) if len(reached) else np.zeros(DIRECTIONS)
             total += np.maximum(lengths**count - best**count, 0.0).mean(axis=1)
         return total / DRAWS * chance, chance
+
+    @property
+    def stagnant(self) -> int:
+        """Samples that were measured since the feasible hypervolume last grew."""
+        directions = _directions(np.random.default_rng(0), len(self._models))
+        reached = self._lengths(self._losses, directions) * self._good[:, None]
+        volumes = (np.maximum.accumulate(reached, axis=0) ** len(self._models)).mean(axis=1)
+        last, when = 0.0, 0
+        for index, volume in enumerate(volumes):
+            if volume > GROWTH * last:
+                last, when = float(volume), index
+        return len(volumes) - 1 - when
 
     def _lengths(self, losses: Array, directions: Array) -> Array:
         """How far each row reaches from the reference along each direction. Shape: rows, directions."""
@@ -135,6 +155,12 @@ class Expectation:
         for column in range(losses.shape[1]):
             np.minimum(lengths, room[:, column, None] / directions[None, :, column], out=lengths)
         return lengths
+
+
+def _directions(rng: np.random.Generator, count: int) -> Array:
+    """Directions of length 1 towards better values of every objective. Shape: directions, objectives."""
+    drawn = np.abs(rng.normal(size=(DIRECTIONS, count)))
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def _clipped(losses: Array, front: Array) -> Array:

@@ -1,15 +1,17 @@
 """The default search: a model of what was measured, asked for the most gain per GPU second.
 
-Candidates are changes of good configurations, mixtures of two, random points, and what the running engine can do
-without a restart. A restart costs minutes and a live change seconds, so a restart group is filled while its members
-are still worth their measurement, and a compiled configuration is preferred to one that has to be compiled.
+Candidates are a few changes of good configurations, mixtures of two, and what the running engine can do without a
+restart. A restart costs minutes and a live change seconds, so a restart group is filled while its members are still
+worth their measurement, and a compiled configuration is preferred to one that has to be compiled. Where nothing has got
+better for a while, values are measured that the model has only seen far from good configurations.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +21,10 @@ from autotune.outcome import Proposal, TrialRecord
 from autotune.search.acquisition import Expectation, Sample
 from autotune.search.features import Features
 from autotune.search.local import LocalStrategy, explain, mutate, parents_of
+from autotune.search.neglect import neglected_choices, neglected_ends
 from autotune.search.proposer import Setting, Situation
 from autotune.search.restart import PointCosts
-from autotune.search.screen import Candidate, Key, Point
+from autotune.search.screen import Candidate, Key, Point, Screen
 from autotune.space.config import FrozenValue
 
 CHANGED = 260
@@ -36,6 +39,10 @@ LIKELY = 0.35
 BOLD = (1.0, 2.0)
 """Factors on the models' uncertainty, in turn: every second proposal looks where little is known."""
 PEAKS = 12
+REACH = 2
+"""Settings that a candidate changes at most in one of the good configurations: more at once mostly spoil each other."""
+STUCK = 8
+"""After so many measurements without a gain, every second proposal is something that was neglected."""
 
 THRIFT = 0.5
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
@@ -86,34 +93,50 @@ class AutoStrategy:
         return samples
 
     def _search(self, situation: Situation, expectation: Expectation, samples: Sequence[Sample]) -> Proposal | None:
-        rng = situation.rng
         costs = PointCosts(self._setting, situation.history, situation.place)
         view = _View(expectation, costs, BOLD[(len(situation.history) + len(situation.running)) % len(BOLD)])
         seen = {self._known[one.record.number][1] for one in samples} | set(situation.tried.pending)
-        pool = self._legal(self._first(situation, rng, costs), seen)
-        for _ in range(ROUNDS):
-            best = view.rank(pool)[:PEAKS]
-            if not best:
-                return None
-            around = (
-                mutate(self._setting.screen, dict(best[index % len(best)]), rng, 1 + index % 2)
-                for index in range(REFINED)
-            )
-            pool = list(dict.fromkeys([*best, *self._legal(around, seen)]))
-        for key in view.rank(pool):
+        good = [dict(record.proposal.point) for record in self._parents(situation.records)]
+        field = _Field(self._setting.screen, costs, good, seen)
+        neglected = self._neglected(situation, field, view, samples) if expectation.stagnant >= STUCK else []
+        for key in itertools.chain(neglected, self._refined(situation, field, view)):
             candidate = self._setting.screen.candidate(dict(key), situation.tried)
             if candidate.admitted:
                 return self._proposal(candidate, samples, costs)
         return None
 
-    def _first(self, situation: Situation, rng: random.Random, costs: PointCosts) -> list[Point]:
-        parents = [dict(record.proposal.point) for record in self._parents(situation.records)]
-        screen = self._setting.screen
+    def _refined(self, situation: Situation, field: _Field, view: _View) -> Iterator[Key]:
+        """Candidates and what lies around the best of them, best first."""
+        rng = situation.rng
+        pool = field.near(self._first(rng, field))
+        for _ in range(ROUNDS):
+            best = view.rank(pool)[:PEAKS]
+            if not best:
+                return
+            around = (
+                mutate(self._setting.screen, dict(best[index % len(best)]), rng, 1 + index % 2)
+                for index in range(REFINED)
+            )
+            pool = list(dict.fromkeys([*best, *field.near(around)]))
+        yield from view.rank(pool)
+
+    def _neglected(self, situation: Situation, field: _Field, view: _View, samples: Sequence[Sample]) -> list[Key]:
+        """Ends of what the running engine can become, which cost little, and in every second proposal other choices."""
+        known = [one.point for one in samples]
+        keys = [self._setting.screen.key(point) for point in field.good]
+        ends = field.legal(neglected_ends(self._setting.live, field.costs.ends(keys), known))
+        if view.boldness < max(BOLD):
+            return view.likely(ends)
+        front = [dict(record.proposal.point) for record in parents_of(situation.records, self._setting)]
+        return view.likely([*ends, *field.legal(neglected_choices(self._setting.screen.space, front, known))])
+
+    def _first(self, rng: random.Random, field: _Field) -> list[Point]:
+        screen, good = self._setting.screen, field.good
         points = [screen.random_point(rng) for _ in range(RANDOM)]
-        if parents:
-            points += [mutate(screen, rng.choice(parents), rng, 1 + index % 3) for index in range(CHANGED)]
-            points += [_mixture(rng.choice(parents), rng.choice(parents), rng) for _ in range(MIXED)]
-        return points + costs.siblings(rng, SIBLINGS)
+        if good:
+            points += [mutate(screen, rng.choice(good), rng, 1 + index % 3) for index in range(CHANGED)]
+            points += [_mixture(rng.choice(good), rng.choice(good), rng) for _ in range(MIXED)]
+        return points + field.costs.siblings(rng, SIBLINGS)
 
     def _parents(self, records: Sequence[TrialRecord]) -> list[TrialRecord]:
         """The front and the next best ones."""
@@ -123,17 +146,40 @@ class AutoStrategy:
         ranked = heapq.nsmallest(6, feasible, key=objectives.rank)
         return [*front, *(record for record in ranked if record not in front)]
 
-    def _legal(self, points: Iterable[Mapping[str, FrozenValue]], seen: set[Key]) -> list[Key]:
-        """Canonical points that the space allows and that were not measured."""
-        screen = self._setting.screen
-        keys = dict.fromkeys(screen.key(point) for point in points)
-        return [key for key in keys if key not in seen and screen.illegal(key) is None]
-
     def _proposal(self, candidate: Candidate, samples: Sequence[Sample], costs: PointCosts) -> Proposal:
         point = dict(candidate.point)
         nearest = min(samples, key=lambda one: _changes(one.point, point))
         note = explain(nearest.point, point, nearest.record.number)
         return candidate.proposal("sampler", f"{note} ({costs.kind(candidate.point)})")
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Where candidates may lie at one moment.
+
+    Attributes:
+        good: the best configurations.
+        seen: what was measured or is being measured.
+    """
+
+    screen: Screen
+    costs: PointCosts
+    good: Sequence[Point]
+    seen: set[Key]
+
+    def legal(self, points: Iterable[Mapping[str, FrozenValue]]) -> list[Key]:
+        """Canonical points that the space allows and that were not measured."""
+        keys = dict.fromkeys(self.screen.key(point) for point in points)
+        return [key for key in keys if key not in self.seen and self.screen.illegal(key) is None]
+
+    def near(self, points: Iterable[Mapping[str, FrozenValue]]) -> list[Key]:
+        """The legal ones that change little in a good configuration and, live, one setting at a time."""
+        return [key for key in self.legal(points) if self._reachable(dict(key)) and not self.costs.leaps(key)]
+
+    def _reachable(self, point: Point) -> bool:
+        return not self.good or any(
+            sum(one[name] != point[name] for name in one.keys() & point.keys()) <= REACH for one in self.good
+        )
 
 
 @dataclass(frozen=True)
@@ -152,6 +198,13 @@ class _View:
         seconds = [self.costs.seconds(key, float(chance)) for key, chance in zip(keys, chances, strict=True)]
         worth = gains / np.asarray(seconds) ** THRIFT
         return [keys[index] for index in np.lexsort((-worth, chances < LIKELY))]
+
+    def likely(self, keys: Sequence[Key]) -> list[Key]:
+        """Those that can be taken seriously, in their order."""
+        if not keys:
+            return []
+        chances = self.expectation.chances([dict(key) for key in keys])
+        return [key for key, chance in zip(keys, chances, strict=True) if chance >= LIKELY]
 
 
 def _changes(first: Mapping[str, FrozenValue], second: Mapping[str, FrozenValue]) -> int:

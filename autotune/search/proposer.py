@@ -15,8 +15,9 @@ from autotune.errors import SpecError
 from autotune.outcome import Broken, Proposal, TrialRecord
 from autotune.search.health import has_another_attempt
 from autotune.search.objectives import REPEATS, Objectives, searched
-from autotune.search.restart import CostModel, PointCosts
+from autotune.search.restart import CostModel
 from autotune.search.screen import Key, Refuse, Screen, Tried
+from autotune.search.warmstart import WarmStart
 from autotune.space.config import EngineConfig
 from autotune.space.headroom import AS_ASKED, Headroom
 
@@ -106,10 +107,10 @@ class Setting:
 class StudyProposer:
     """Faults again, the baseline, the experts, then a strategy."""
 
-    def __init__(self, setting: Setting, strategy: Strategy, experts: Sequence[Expert] = ()) -> None:
+    def __init__(self, setting: Setting, strategy: Strategy, warm: WarmStart) -> None:
         self._setting = setting
         self._strategy = strategy
-        self._experts = tuple(experts)
+        self._warm = warm
 
     def propose(
         self, history: Sequence[TrialRecord], *, running: Sequence[Proposal] = (), place: int = 0
@@ -120,7 +121,7 @@ class StudyProposer:
         tried = Tried.of(history, running)
         if self._setting.baseline.hash not in tried.hashes:
             return Proposal(self._setting.baseline, origin="baseline", note="what you run today")
-        expert = self._expert(tried, history, place)
+        expert = self._warm.propose(tried, history, place)
         if expert is not None:
             return expert
         self._setting.screen.forget()
@@ -141,16 +142,6 @@ class StudyProposer:
 
     def told(self, record: TrialRecord) -> None:
         """Nothing to do: the history says it all."""
-
-    def _expert(self, tried: Tried, history: Sequence[TrialRecord], place: int) -> Proposal | None:
-        """The next expert setting in their order, but live changes of one engine one after the other."""
-        judged = ((expert, self._setting.screen.candidate(expert.point, tried)) for expert in self._experts)
-        waiting = [(expert, candidate) for expert, candidate in judged if candidate.admitted]
-        if not waiting:
-            return None
-        costs = PointCosts(self._setting, history, place)
-        expert, candidate = waiting[costs.first_of([one.point for _, one in waiting])]
-        return candidate.proposal("expert", ": ".join(part for part in (expert.name, expert.note) if part))
 
 
 def hash_seed(seed: int, number: int) -> int:
@@ -223,7 +214,7 @@ def create_proposer(
         costs or CostModel(),
         headroom or AS_ASKED,
     )
-    return StudyProposer(setting, makers[name](setting), experts)
+    return StudyProposer(setting, makers[name](setting), WarmStart(setting, experts, stacked=name == "auto"))
 
 
 def _makers() -> dict[str, Callable[[Setting], Strategy]]:

@@ -99,7 +99,10 @@ class PointCosts:
         self._running = self._limits(running) if running is not None else None
         started = (record for record in history if not isinstance(record.outcome, Broken))
         points = (record.proposal.point or self._locate(record.config) for record in started)
-        self._compiled = frozenset(self._compilation(point) for point in points if point is not None)
+        keys = [point for point in points if point is not None]
+        self._compiled = frozenset(self._compilation(key) for key in keys)
+        group = self._group(self._running) if self._running is not None else None
+        self._members = [dict(key) for key in keys if self._group(key) == group]
 
     def kind(self, key: Key) -> str:
         """`live change`, `new process` or `new process and compilation`."""
@@ -127,6 +130,26 @@ class PointCosts:
         combinations = list(itertools.islice(itertools.product(*axes), 4096))
         chosen = combinations if len(combinations) <= count else rng.sample(combinations, count)
         return [{**point, **dict(zip(names, values, strict=True))} for values in chosen]
+
+    def ends(self, keys: Sequence[Key]) -> list[Point]:
+        """The first of these that the running engine can become, with one live setting at its lowest at a time."""
+        beside = next((key for key in keys if self._running is not None and self._reaches(self._running, key)), ())
+        space, found = self._screen.space, []
+        for name, value in beside:
+            if name in self._live and space.by_name[name].ordered:
+                lowest = _up_to(name, space.by_name[name].values, value)[0]
+                found.append({**dict(beside), name: lowest})
+        return found
+
+    def leaps(self, key: Key) -> bool:
+        """Whether it is a live change of several settings at once, seen from all that its engine was measured with.
+
+        A bad outcome of such a change would not tell which of them it was.
+        """
+        if not self._members or self._running is None or not self._reaches(self._running, key):
+            return False
+        live = [item for item in key if item[0] in self._live]
+        return all(sum(one.get(name) != value for name, value in live) > 1 for one in self._members)
 
     def first_of(self, keys: Sequence[Key]) -> int:
         """Which of several points comes next when all are going to be measured; the first one where it is all the same.

@@ -162,6 +162,26 @@ def test_experts_that_one_engine_can_become_follow_each_other() -> None:
     assert order(()) == ["narrow", "int4", "wide"]
 
 
+def test_auto_tries_known_good_settings_on_top_of_what_clearly_helped() -> None:
+    """One that contradicts it is tried as it is, and the other proposers try all of them so."""
+    today = dict(BASELINE.args)
+    changes = ({"weights": "fp8"}, {"capture": 16}, {"seqs": 16, "weights": "int4"}, {"batched": 1024})
+    experts = tuple(Expert({**today, **change}, f"expert {index}", "", "x") for index, change in enumerate(changes))
+
+    def tried(name: str) -> list[dict[str, object]]:
+        records = play(make(name, Setup(experts=experts)), 5)[1:]
+        assert [one.proposal.note.split(":")[0] for one in records] == [one.name for one in experts]
+        return [{key: value for key, value in one.config.args if today[key] != value} for one in records]
+
+    assert tried("random") == list(changes)
+    first, on_top, alone, last = tried("auto")
+    assert (first, alone) == (changes[0], changes[2])
+    assert on_top == {"weights": "fp8", "capture": 16}
+    assert last["batched"] == 1024 and last["weights"] == "fp8"
+    notes = [one.proposal.note for one in play(make("auto", Setup(experts=experts)), 3)]
+    assert "on top of trial 1" in notes[2]
+
+
 def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
     setup = Setup(baseline=EngineConfig.of({"something_else": 7}))
     records = play(make("auto", setup), 14, lambda config: outcome_of(BASELINE if config == setup.baseline else config))
