@@ -222,9 +222,31 @@ def versus(
     extra_spread: float = 0.0,
 ) -> tuple[Ratio, ...]:
     """One arm of a confirmation over another one, a ratio per objective; empty where they share no round."""
+    share = error / len(objectives.items)
+    return over_each(rounds, objectives, config, [rival], error=share, extra_spread=extra_spread)[rival.hash]
+
+
+def over_each(
+    rounds: Sequence[Mapping[str, TrialRecord]],
+    objectives: Objectives,
+    config: EngineConfig,
+    rivals: Sequence[EngineConfig],
+    *,
+    error: float,
+    extra_spread: float = 0.0,
+) -> dict[str, tuple[Ratio, ...]]:
+    """One arm over each of several, a ratio per objective by the rival's hash; empty where they share no round.
+
+    The spread is pooled over the rivals; each interval by itself is off on one side with the chance `error`.
+    """
     mine = _Arm(config, tuple(one.get(config.hash) for one in rounds))
-    theirs = _Arm(rival, tuple(one.get(rival.hash) for one in rounds))
-    return _ratios({config.hash: mine}, theirs, objectives, error, extra_spread)[config.hash]
+    theirs = [_Arm(rival, tuple(one.get(rival.hash) for one in rounds)) for rival in rivals]
+    found: dict[str, list[Ratio]] = {arm.config.hash: [] for arm in theirs}
+    for index, item in enumerate(objectives.items):
+        gains = {arm.config.hash: _gains(mine, arm, index, objectives, extra_spread) for arm in theirs}
+        for key, ratio in compare(gains, item.label, error=error).items():
+            found[key].append(ratio)
+    return {key: tuple(ratios) if len(ratios) == len(objectives.items) else () for key, ratios in found.items()}
 
 
 def _ratios(

@@ -1,8 +1,9 @@
 """A recommendation that holds only what matters: every changed setting of the winner is undone where nothing is lost.
 
 Stage `single` measures, interleaved with the winner, one arm per changed setting in which only that setting is undone.
-Stage `together` then measures the winner with everything undone that seemed not to matter; effects can add up, so the
-setting with the largest loss comes back until the loss of the rest is within the margin.
+Two rounds say little of one arm, so the spread is pooled over all of them. Stage `together` then measures the winner
+with everything undone that seemed not to matter; effects can add up, so the setting with the largest loss comes back
+until the loss of the rest is within the margin.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autotune.outcome import Proposal, TrialRecord
-from autotune.search.confirm import ERROR, analyse
+from autotune.search.confirm import ERROR, analyse, over_each
 from autotune.search.health import settled
 from autotune.search.objectives import Objectives
 from autotune.search.paired import Ratio
@@ -21,6 +22,9 @@ from autotune.space.layout import Layout
 
 ORIGIN = "minimise"
 NOTHING_LOST = "undoing it loses nothing that can be measured"
+BY_CHANCE = 0.1
+"""Chance, per objective, that a setting without any effect stays. What helps a little and is dropped with it comes back
+where all that was dropped loses more than the margin together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,7 @@ class Minimiser:
 
     def effects(self, history: Sequence[TrialRecord]) -> tuple[Effect, ...]:
         """The measured effect of every changed setting."""
-        runs = _Runs.of(history)
-        return tuple(self._effect(undo, runs) for undo in self._steps)
+        return tuple(self._effects(_Runs.of(history)))
 
     @cached_property
     def _steps(self) -> tuple[Undo, ...]:
@@ -129,25 +132,43 @@ class Minimiser:
                 config = _undo(config, undo.changes)
         return config
 
-    def _effect(self, undo: Undo, runs: _Runs) -> Effect:
+    def _effects(self, runs: _Runs) -> list[Effect]:
+        tested = [undo.config for undo in self._steps if self.refuse(undo.config) is None]
+        winners = runs.done.get(self.winner.hash, ())[: self.rounds]
+        rounds = [
+            {
+                self.winner.hash: mine,
+                **{one.hash: runs.done[one.hash][number] for one in tested if runs.has(one, number)},
+            }
+            for number, mine in enumerate(winners)
+        ]
+        shown, strict = (
+            over_each(rounds, self.objectives, self.winner, tested, error=error) for error in (ERROR / 2, BY_CHANCE)
+        )
+        return [
+            self._effect(undo, shown.get(undo.config.hash, ()), strict.get(undo.config.hash, ()), runs)
+            for undo in self._steps
+        ]
+
+    def _effect(self, undo: Undo, shown: Sequence[Ratio], strict: Sequence[Ratio], runs: _Runs) -> Effect:
+        """Judge one setting by its ratios, with 95 % intervals and with those that decide."""
+        ratios = tuple(shown)
         refusal = self.refuse(undo.config)
         if refusal is not None:
             return Effect(undo.name, undo.changes, (), True, f"needed: without it {refusal}")
         pairs = self._pairs(0, undo.config, runs)
         if not pairs:
             return Effect(undo.name, undo.changes, (), True, "not tested")
-        confirmation = analyse(pairs, self.objectives, undo.config, margin=self.margin, error=ERROR)
-        ratios = confirmation.arms[0].ratios
-        if not confirmation.baseline_holds:
+        if not analyse(pairs, self.objectives, undo.config, margin=self.margin).baseline_holds:
             return Effect(undo.name, undo.changes, ratios, True, "needed: without it a limit does not hold")
-        helps = [ratio for ratio in ratios if ratio.value > 1 + self.margin or ratio.low > 1]
+        helps = [ratio for ratio, bound in zip(shown, strict, strict=True) if bound.low > 1]
         if not helps:
             return Effect(undo.name, undo.changes, ratios, False, NOTHING_LOST)
         return Effect(undo.name, undo.changes, ratios, True, str(max(helps, key=lambda ratio: ratio.value)))
 
     def _shrinking(self, runs: _Runs) -> list[tuple[str, ...]]:
         """Sets of settings to drop, largest first; the setting with the largest loss comes back first."""
-        effects = {undo.name: self._effect(undo, runs) for undo in self._steps}
+        effects = {one.name: one for one in self._effects(runs)}
         droppable = [name for name, effect in effects.items() if not effect.matters]
         droppable.sort(key=lambda name: max((ratio.value for ratio in effects[name].ratios), default=1.0))
         sets = [tuple(droppable[:count]) for count in range(len(droppable), 0, -1)]
@@ -198,6 +219,10 @@ class _Runs:
     """Finished undo tests by configuration hash, in their order; see `settled`."""
 
     done: Mapping[str, Sequence[TrialRecord]]
+
+    def has(self, config: EngineConfig, number: int) -> bool:
+        """It was measured more than `number` times."""
+        return len(self.done.get(config.hash, ())) > number
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord]) -> _Runs:
