@@ -52,7 +52,7 @@ from autotune.space.space import SearchSpace
 from autotune.spec.load import completed, placing
 from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
-from autotune.study import Study
+from autotune.study import Study, open_study
 from autotune.trial import Placement, QualityGate
 
 COMPILES = frozenset(
@@ -208,6 +208,8 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
         StoreError: the database cannot be used.
     """
     spec, host = study.spec, read_gpus()
+    if like is not None:
+        open_study(like).existing_store().close()  # a mistaken name leaves no folder behind
     store = study.store()
     if not store.claim():
         store.close()

@@ -66,8 +66,10 @@ def reuse(
         if record.config.hash in anew:
             continue
         point = space.point_of(record.config)
-        if point is None or space.violations(point) or space.config(point, base).hash != record.config.hash:
+        if point is None or space.violations(point):
             reasons["not in this study's space"] += 1
+        elif space.config(point, base).hash != record.config.hash:
+            reasons["what every trial gets (engine.args, space.fixed) was another"] += 1
         elif not objectives.complete(record):
             reasons["an objective or a limit was not measured"] += 1
         elif reason := differs(record):

@@ -62,7 +62,7 @@ class StopRule:
             return Stop("wall_clock", f"the wall clock of {_words(self.wall_clock)} is used up")
         hours = sum(record.seconds * record.gpus for record in history) / 3600
         if self.gpu_hours is not None and hours >= self.gpu_hours:
-            return Stop("gpu_hours", f"{hours:.2f} of {self.gpu_hours:g} GPU hours are used")
+            return Stop("gpu_hours", f"{hours:.3g} of {self.gpu_hours:g} GPU hours are used")
         if self.patience is None:
             return None
         idle = trials_without_gain(history, objectives)
@@ -72,6 +72,8 @@ class StopRule:
 
 
 def _words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 

@@ -344,7 +344,7 @@ class StudySpec(Part):
     """A whole study."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    """Name of the study; its results go to `studies/<name>/` beside the study file unless `storage` says otherwise."""
+    """Name of the study; its results go to `<name>/` beside the study file unless `storage` says otherwise."""
     model: Annotated[str, Field(min_length=1)]
     """Hugging Face id, a local folder, or a name the simulator knows."""
     revision: str | None = None
