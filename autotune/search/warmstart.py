@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HELPED = math.log(1.15)
 """So much better than the baseline in one objective is help: single runs differ by 3 to 5 %, now and then by more."""
 HARMED = math.log(1.05)
-"""So much worse in any other objective is none."""
+"""So much worse in any other objective is none; less is no difference."""
 
 
 class WarmStart:
@@ -39,6 +39,7 @@ class WarmStart:
     def __init__(self, setting: Setting, experts: Sequence[Expert], *, stacked: bool) -> None:
         self._setting = setting
         self._experts = tuple(experts)
+        self._alone = {setting.screen.key(expert.point) for expert in experts}
         self._stacked = stacked
 
     def propose(self, tried: Tried, history: Sequence[TrialRecord], place: int) -> Proposal | None:
@@ -63,8 +64,8 @@ class WarmStart:
         alone = self._setting.screen.candidate(expert.point, tried)
         if not alone.admitted:
             return None
-        points = {record.proposal.point for record in done}
-        if any(self._on_top(alone.point, record) in points - {record.proposal.point} for record in done):
+        stacked = {record.proposal.point for record in done} - self._alone
+        if any(self._on_top(alone.point, record) in stacked - {record.proposal.point} for record in done):
             return None
         if best is None or not self._agree(alone.point, best):
             return alone
@@ -80,15 +81,20 @@ class WarmStart:
         return all(changes.get(name, value) == value for name, value in self._changes(record.proposal.point).items())
 
     def _best(self, records: Sequence[TrialRecord], done: Sequence[TrialRecord]) -> TrialRecord | None:
-        """The best of the settings that were tried, if it is clearly better than the baseline."""
+        """The best of the settings that were tried, if it is clearly better than the baseline.
+
+        Of those that are about as good it is the one with the fewest changes: what makes no difference is left behind.
+        """
         objectives = self._setting.objectives
-        best = min(filter(objectives.feasible, done), key=objectives.rank, default=None)
+        good = sorted(filter(objectives.feasible, done), key=objectives.rank)
         today = next((one for one in records if one.proposal.origin == "baseline"), None)
-        if best is None or today is None or objectives.values(today) is None:
+        if not good or today is None or objectives.values(today) is None:
             return None
-        before, after = losses_of([today, best], objectives)
-        gains = before - after
-        return best if gains.max() >= HELPED and gains.min() > -HARMED else None
+        before, *after = losses_of([today, *good], objectives)
+        alike = [record for record, losses in zip(good, after, strict=True) if (losses - after[0]).max() < HARMED]
+        gains = before - after[0]
+        helped = gains.max() >= HELPED and gains.min() > -HARMED
+        return min(alike, key=lambda record: len(self._changes(record.proposal.point))) if helped else None
 
     def _changes(self, point: Key) -> Point:
         """What a point changes in the baseline; all of it where the baseline has no place in the space."""

@@ -182,6 +182,16 @@ def test_auto_tries_known_good_settings_on_top_of_what_clearly_helped() -> None:
     assert "on top of trial 1" in notes[2]
 
 
+def test_what_makes_no_difference_is_not_taken_along() -> None:
+    """And a setting whose changes another one has as well is tried all the same."""
+    today = dict(BASELINE.args)
+    changes = ({"weights": "fp8", "capture": 16}, {"weights": "fp8"}, {"batched": 1024})
+    experts = tuple(Expert({**today, **change}, f"expert {index}", "", "x") for index, change in enumerate(changes))
+    last = play(make("auto", Setup(experts=experts)), 4)
+    tried = [{key: value for key, value in one.config.args if today[key] != value} for one in last[1:]]
+    assert tried == [changes[0], changes[1], {"weights": "fp8", "batched": 1024}]
+
+
 def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
     setup = Setup(baseline=EngineConfig.of({"something_else": 7}))
     records = play(make("auto", setup), 14, lambda config: outcome_of(BASELINE if config == setup.baseline else config))
