@@ -23,7 +23,9 @@ budgets, because some think for minutes: the column says how many.
   simulator (`simulator.py`), measured completely, so that its best is known.
 * A budget is counted in *plain trials*: the GPU seconds of a cold start with compilation and measurement (145 s). A
   start with compiled kernels is cheaper, a live change of the running engine costs its measurement only. Every arm pays
-  the same prices; only `auto` chooses by them, and only `auto` without "restarts only" changes an engine live.
+  the same prices; only `auto` chooses by them, and only `auto` without "restarts only" changes an engine live. As in a
+  study it starts engines with the baseline's 2,048 tokens a step where the memory model allows that, so that one start
+  and one compilation serve every smaller step; what counts as found are the true values of a plain start all the same.
 * *HV*: hypervolume of the true values of what was evaluated, over that of the true front. *Best*: best true throughput
   under the TTFT limit that was evaluated, over the best there is. *Regret*: what is lost against the best when one
   picks from the noisy measurements; 1 where the pick breaks the limit. *To 95 %*: plain trials' worth of GPU seconds
@@ -32,10 +34,13 @@ budgets, because some think for minutes: the column says how many.
   there are five or more.
 * "+ warm" starts with the baseline and five settings of the kind that public advice gives, and asks a memory model
   before a start; "cold" starts with the baseline and asks nothing. The grid is vLLM's auto_tune on today's layout.
+  `auto` tries such a setting on top of an earlier one that has clearly helped and that it does not contradict.
 * `gp + warm` is Optuna's Gaussian process, which needs the extra `gp`.
-* On `simulator` the warm start of `auto` takes 5.0 plain trials. Then its model looks at what was never tried (eager
-  mode, a smaller share of memory), and live changes make the far corner of the running engine cheap: few sequences with
-  512 tokens a step are slow there, so that 512 tokens with many sequences, an end of the front, come late.
+* On `simulator` an end of the front is 512 tokens a step with 256 sequences and with no fewer: graphs are captured up
+  to twice the sequences, as in vLLM, and with 128 of them a step of 512 tokens has none and is slow. Neither setting
+  shows it alone.
+* A tenth of the hypervolume of `chat8` is one replica over all GPUs with 1,024 sequences. With the 256 of the warm
+  start that layout is hopeless, and a model that has seen only that expects nothing of it.
 """
 
 
