@@ -121,7 +121,7 @@ class StudyProposer:
         tried = Tried.of(history, running)
         if self._setting.baseline.hash not in tried.hashes:
             return Proposal(self._setting.baseline, origin="baseline", note="what you run today")
-        expert = self._warm.propose(tried, history, place)
+        expert = self._warm.propose(tried, history, running, place)
         if expert is not None:
             return expert
         self._setting.screen.forget()

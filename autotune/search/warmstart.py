@@ -7,7 +7,7 @@ nothing of it, the next one is tried on top: changes that help alone mostly help
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from autotune.outcome import Proposal, TrialRecord
@@ -42,12 +42,16 @@ class WarmStart:
         self._alone = {setting.screen.key(expert.point) for expert in experts}
         self._stacked = stacked
 
-    def propose(self, tried: Tried, history: Sequence[TrialRecord], place: int) -> Proposal | None:
-        """The next one; None when all were tried."""
+    def propose(
+        self, tried: Tried, history: Sequence[TrialRecord], running: Sequence[Proposal], place: int
+    ) -> Proposal | None:
+        """The next one; None when all were tried or are being tried."""
         records = searched(history) if self._stacked else []
         done = [record for record in records if record.proposal.origin == "expert"]
         best = self._best(records, done)
-        judged = ((expert, self._candidate(expert, tried, done, best)) for expert in self._experts)
+        begun = {one.point for one in (*(record.proposal for record in done), *running) if one.origin == "expert"}
+        stacked = begun - self._alone
+        judged = ((expert, self._candidate(expert, tried, done, stacked, best)) for expert in self._experts)
         waiting = [(expert, candidate) for expert, candidate in judged if candidate is not None]
         if not waiting:
             return None
@@ -58,13 +62,12 @@ class WarmStart:
         return candidate.proposal("expert", ": ".join(part for part in (expert.name, above, expert.note) if part))
 
     def _candidate(
-        self, expert: Expert, tried: Tried, done: Sequence[TrialRecord], best: TrialRecord | None
+        self, expert: Expert, tried: Tried, done: Sequence[TrialRecord], stacked: Set[Key], best: TrialRecord | None
     ) -> Candidate | None:
         """What is tried for a setting; None where it was tried, alone or on top of another one."""
         alone = self._setting.screen.candidate(expert.point, tried)
         if not alone.admitted:
             return None
-        stacked = {record.proposal.point for record in done} - self._alone
         if any(self._on_top(alone.point, record) in stacked - {record.proposal.point} for record in done):
             return None
         if best is None or not self._agree(alone.point, best):

@@ -192,6 +192,17 @@ def test_what_makes_no_difference_is_not_taken_along() -> None:
     assert tried == [changes[0], changes[1], {"weights": "fp8", "batched": 1024}]
 
 
+def test_what_is_being_tried_on_top_at_another_place_is_not_tried_again() -> None:
+    today = dict(BASELINE.args)
+    experts = tuple(Expert({**today, **one}, str(one), "", "x") for one in ({"weights": "fp8"}, {"batched": 1024}))
+    proposer = make("auto", Setup(experts=experts))
+    records = play(proposer, 2)
+    beside = proposer.propose(records)
+    assert beside is not None and beside.origin == "expert"
+    further = proposer.propose(records, running=[beside])
+    assert further is not None and further.origin != "expert"
+
+
 def test_auto_copes_with_a_baseline_outside_of_the_space() -> None:
     setup = Setup(baseline=EngineConfig.of({"something_else": 7}))
     records = play(make("auto", setup), 14, lambda config: outcome_of(BASELINE if config == setup.baseline else config))
