@@ -46,6 +46,8 @@ STUCK = 8
 
 THRIFT = 0.5
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
+MOST_KNOWN = 1000
+"""What was tried before the latest so many trials keeps nothing from being neglected: looking through takes time."""
 MOST_PENDING = 64
 """So many of the points that are being measured are told to the models, the latest; all of them keep neighbours off."""
 ENOUGH = 4
@@ -122,7 +124,7 @@ class AutoStrategy:
 
     def _neglected(self, situation: Situation, field: _Field, view: _View, samples: Sequence[Sample]) -> list[Key]:
         """Ends of what the running engine can become, which cost little, and in every second proposal other choices."""
-        known = [one.point for one in samples]
+        known = [one.point for one in samples[-MOST_KNOWN:]]
         keys = [self._setting.screen.key(point) for point in field.good]
         ends = field.legal(neglected_ends(self._setting.live, field.costs.ends(keys), known))
         if view.boldness < max(BOLD):
