@@ -129,7 +129,7 @@ def test_the_live_screen(desk: Desk) -> None:
         shown = process.communicate(timeout=100)[0].decode()
     assert process.returncode == 0, shown
     assert "\x1b[?25l" in shown and shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l"), "the cursor is back"
-    assert "of 2 measured" in shown and "simulated" in shown
+    assert "of 2 trials of the search" in shown and "simulated" in shown
     assert "front" in shown
     end = shown[shown.rfind("\x1b[?25h") :]
     assert "Keep what you run today" in end
