@@ -97,7 +97,7 @@ async def test_starts_serves_says_what_runs_and_leaves_nothing(cpu_vllm: CpuEngi
     assert not Path(f"/proc/net/tcp/{port_of(running)}").exists()
 
 
-@pytest.mark.parametrize("victim", ["main", "VLLM::EngineCor"])
+@pytest.mark.parametrize("victim", [pytest.param("main", marks=pytest.mark.long), "VLLM::EngineCor"])
 async def test_killed_process_is_noticed_and_its_orphans_are_ended(
     cpu_vllm: CpuEngine, tmp_path: Path, victim: str
 ) -> None:
