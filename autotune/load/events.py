@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+NO_TOKENS = (b'"choices":[]', b'"choices": []', b"[DONE]", b'"error"')
+"""What an event without a token has: the usage, the end, an error. In a text the quotes would be escaped."""
+
 
 def payload_of(event: bytes) -> bytes | None:
     """The data of one server-sent event (lines joined), or None for comments and events without data."""
@@ -38,6 +41,12 @@ def tokens_in(chunk: dict[str, object]) -> tuple[bool, bool, bool]:
         else:
             visible = visible or bool(choice.get("text"))
     return True, any_token or visible, visible
+
+
+def only_tokens(data: bytes) -> bool:
+    """Whether events that follow each other have nothing but tokens: what else there is comes last."""
+    last = data[data.rfind(b"data:") :]
+    return not any(mark in last for mark in NO_TOKENS)
 
 
 def error_in(chunk: dict[str, object]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from autotune.load.events import error_in, payload_of, read_object, refusal_in, tokens_in
+from autotune.load.events import error_in, only_tokens, payload_of, read_object, refusal_in, tokens_in
 from autotune.load.sockets import SocketTransport
 from autotune.load.wire import FAILED, OK, UNFINISHED, WireRequest
 
@@ -28,8 +28,6 @@ CODING_BYTES = 6
 """What the transfer coding adds to a chunk of two hundred bytes: its length in hexadecimal and two line ends."""
 EVENT_END = b"\n\n\r\n"
 """End of an event that ends a chunk of the transfer coding, too. No event holds it: JSON escapes line feeds."""
-NO_TOKENS = (b'"choices":[]', b'"choices": []', b"[DONE]", b'"error"')
-"""What an event without a token has: the usage, the end, an error. In a text the quotes would be escaped."""
 AHEAD = 16
 """Chunks of a request whose gaps are not wanted that may gather before they are read. One read a chunk is what a client
 spends its time on."""
@@ -39,12 +37,6 @@ OVERDUE = 2.0
 """Chunks that need this many times as long as their forerunners are read as they are."""
 
 Record = tuple[float, ...]
-
-
-def only_tokens(data: bytes) -> bool:
-    """Whether events that follow each other have nothing but tokens: what else there is comes last."""
-    last = data[data.rfind(b"data:") :]
-    return not any(mark in last for mark in NO_TOKENS)
 
 
 class Owner(Protocol):

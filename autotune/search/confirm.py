@@ -203,7 +203,8 @@ def analyse(
     served = tuple(one if one is not None and not isinstance(one.outcome, Broken) else None for one in control.records)
     control = replace(control, records=served)
     control_problems = _problems(control, objectives)
-    ratios = _ratios(arms, control, objectives, error, extra_spread)
+    pairs = {key: (arm, control) for key, arm in arms.items()}
+    ratios = _ratios(pairs, objectives, error, extra_spread, len(arms) * len(objectives.items))
     missing = not any(control.records)  # nothing to compare with is no reason to change what runs
     against = () if missing else control_problems
     results = tuple(_judge(arm, ratios[key], against, objectives, margin, baseline) for key, arm in arms.items())
@@ -241,21 +242,16 @@ def over_each(
     """
     mine = _Arm(config, tuple(one.get(config.hash) for one in rounds))
     theirs = [_Arm(rival, tuple(one.get(rival.hash) for one in rounds)) for rival in rivals]
-    found: dict[str, list[Ratio]] = {arm.config.hash: [] for arm in theirs}
-    for index, item in enumerate(objectives.items):
-        gains = {arm.config.hash: _gains(mine, arm, index, objectives, extra_spread) for arm in theirs}
-        for key, ratio in compare(gains, item.label, error=error).items():
-            found[key].append(ratio)
-    return {key: tuple(ratios) if len(ratios) == len(objectives.items) else () for key, ratios in found.items()}
+    return _ratios({arm.config.hash: (mine, arm) for arm in theirs}, objectives, error, extra_spread)
 
 
 def _ratios(
-    arms: Mapping[str, _Arm], control: _Arm, objectives: Objectives, error: float, extra: float
+    pairs: Mapping[str, tuple[_Arm, _Arm]], objectives: Objectives, error: float, extra: float, comparisons: int = 1
 ) -> dict[str, tuple[Ratio, ...]]:
-    comparisons = len(arms) * len(objectives.items)
-    found: dict[str, list[Ratio]] = {key: [] for key in arms}
+    """The first arm of each pair over the second one, a ratio per objective; `error` is shared by `comparisons`."""
+    found: dict[str, list[Ratio]] = {key: [] for key in pairs}
     for index, item in enumerate(objectives.items):
-        gains = {key: _gains(arm, control, index, objectives, extra) for key, arm in arms.items()}
+        gains = {key: _gains(arm, control, index, objectives, extra) for key, (arm, control) in pairs.items()}
         for key, ratio in compare(gains, item.label, error=error, comparisons=comparisons).items():
             found[key].append(ratio)
     return {key: tuple(ratios) if len(ratios) == len(objectives.items) else () for key, ratios in found.items()}

@@ -134,34 +134,36 @@ class Minimiser:
 
     def _effects(self, runs: _Runs) -> list[Effect]:
         tested = [undo.config for undo in self._steps if self.refuse(undo.config) is None]
-        winners = runs.done.get(self.winner.hash, ())[: self.rounds]
-        rounds = [
-            {
-                self.winner.hash: mine,
-                **{one.hash: runs.done[one.hash][number] for one in tested if runs.has(one, number)},
-            }
-            for number, mine in enumerate(winners)
-        ]
+        pairs = {one.hash: self._pairs(0, one, runs) for one in tested}
+        rounds: list[dict[str, TrialRecord]] = [{} for _ in range(self.rounds)]
+        for one in pairs.values():
+            for together, pair in zip(rounds, one, strict=False):
+                together |= pair
         shown, strict = (
             over_each(rounds, self.objectives, self.winner, tested, error=error) for error in (ERROR / 2, BY_CHANCE)
         )
+        keys = [undo.config.hash for undo in self._steps]
         return [
-            self._effect(undo, shown.get(undo.config.hash, ()), strict.get(undo.config.hash, ()), runs)
-            for undo in self._steps
+            self._effect(undo, pairs.get(key, []), shown.get(key, ()), strict.get(key, ()))
+            for undo, key in zip(self._steps, keys, strict=True)
         ]
 
-    def _effect(self, undo: Undo, shown: Sequence[Ratio], strict: Sequence[Ratio], runs: _Runs) -> Effect:
-        """Judge one setting by its ratios, with 95 % intervals and with those that decide."""
-        ratios = tuple(shown)
+    def _effect(
+        self,
+        undo: Undo,
+        pairs: Sequence[Mapping[str, TrialRecord]],
+        ratios: tuple[Ratio, ...],
+        strict: tuple[Ratio, ...],
+    ) -> Effect:
+        """Judge one setting by its rounds and their ratios, with 95 % intervals and with those that decide."""
         refusal = self.refuse(undo.config)
         if refusal is not None:
             return Effect(undo.name, undo.changes, (), True, f"needed: without it {refusal}")
-        pairs = self._pairs(0, undo.config, runs)
         if not pairs:
             return Effect(undo.name, undo.changes, (), True, "not tested")
         if not analyse(pairs, self.objectives, undo.config, margin=self.margin).baseline_holds:
             return Effect(undo.name, undo.changes, ratios, True, "needed: without it a limit does not hold")
-        helps = [ratio for ratio, bound in zip(shown, strict, strict=True) if bound.low > 1]
+        helps = [ratio for ratio, bound in zip(ratios, strict, strict=True) if bound.low > 1]
         if not helps:
             return Effect(undo.name, undo.changes, ratios, False, NOTHING_LOST)
         return Effect(undo.name, undo.changes, ratios, True, str(max(helps, key=lambda ratio: ratio.value)))
@@ -219,10 +221,6 @@ class _Runs:
     """Finished undo tests by configuration hash, in their order; see `settled`."""
 
     done: Mapping[str, Sequence[TrialRecord]]
-
-    def has(self, config: EngineConfig, number: int) -> bool:
-        """It was measured more than `number` times."""
-        return len(self.done.get(config.hash, ())) > number
 
     @classmethod
     def of(cls, history: Sequence[TrialRecord]) -> _Runs:
