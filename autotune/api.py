@@ -18,7 +18,7 @@ from autotune.engine.protocol import RunningEngine
 from autotune.errors import AutotuneError
 from autotune.events import Observer, Silent
 from autotune.outcome import Infeasible
-from autotune.result import StudyResult, busy_seconds, recommendation_from_json
+from autotune.result import FINAL, StudyResult, busy_seconds, recommendation_from_json
 from autotune.search.front import baseline_of
 from autotune.search.objectives import Objectives
 from autotune.space.config import EngineConfig
@@ -107,11 +107,11 @@ def read(study: Study | Path | str) -> StudyResult:
     store = opened.existing_store()
     try:
         records = tuple(sorted(store.history(), key=lambda record: record.number))
-        final = store.get("recommendation", "final")
+        final = store.get(*FINAL)
     finally:
         store.close()
     objectives = Objectives.of(opened.spec)
-    recommendation = recommendation_from_json(final) if final is not None else None
+    recommendation = recommendation_from_json(final)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()
     rules = Rules(opened.spec, objectives, baseline, _NothingRefused())

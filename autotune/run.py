@@ -22,7 +22,7 @@ from autotune.events import (
 )
 from autotune.executor import NO_PLACE, NODE_LOST, Executor, TrialTask
 from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
-from autotune.result import ENDED, NO_RECOMMENDATION, StudyResult, busy_seconds
+from autotune.result import ENDED, FINAL, NO_RECOMMENDATION, StudyResult, busy_seconds
 from autotune.search import neighbours
 from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
@@ -88,7 +88,7 @@ class StudyRun:
         await self._confirm()
         result = self._result()
         self._store.put(*ENDED, self._stop_reason)
-        self._store.put("recommendation", "final", result.to_json())
+        self._store.put(*FINAL, result.to_json())
         self._observer.notify(StudyFinished(self._stop_reason, result.summary))
         return result
 
@@ -200,8 +200,8 @@ class StudyRun:
 
     def _begin(self, proposal: Proposal, *, proof: bool = False, arrival_seed: int | None = None) -> TrialTask:
         """Note that a trial is about to run. `proof`: alone, afresh, and started as a deployment would."""
-        if self._store.get("recommendation", "final") not in (None, NO_RECOMMENDATION):
-            self._store.put("recommendation", "final", NO_RECOMMENDATION)  # of an earlier end: the study goes on
+        if self._store.get(*FINAL) not in (None, NO_RECOMMENDATION):
+            self._store.put(*FINAL, NO_RECOMMENDATION)  # of an earlier end: the study goes on
         number, attempt = self._number, self._attempt(proposal)
         self._running[number] = proposal
         self._number += 1

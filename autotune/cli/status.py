@@ -15,7 +15,7 @@ from rich.text import Text
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.report.wording import duration_text, number_text
-from autotune.result import Recommendation, recommendation_from_json
+from autotune.result import FINAL, Recommendation, recommendation_from_json
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
 from autotune.search.stop import counted
@@ -78,8 +78,7 @@ def _opened(named: Sequence[Path] | None) -> Iterator[tuple[Study, Store]]:
 def _described(opened: tuple[Study, Store]) -> dict[str, str | int]:
     study, store = opened
     try:
-        final = store.get("recommendation", "final")
-        recommended = recommendation_from_json(final) if final is not None else None
+        recommended = recommendation_from_json(store.get(*FINAL))
         return _describe(study, store.history(), bool(store.interrupted()), recommended)
     finally:
         store.close()

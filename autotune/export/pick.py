@@ -20,7 +20,7 @@ from autotune.quality.report import QualityVerdict
 from autotune.quality.wording import evidence
 from autotune.report.proof import over_starts, proof_of
 from autotune.report.wording import outcome_text
-from autotune.result import Recommendation, recommendation_from_json
+from autotune.result import FINAL, Recommendation, recommendation_from_json
 from autotune.search.front import baseline_of, front_of, knee_of
 from autotune.search.objectives import Objectives
 from autotune.space.arguments import bundled_table
@@ -58,10 +58,10 @@ def read_export(study: Study, pick: str = "recommendation", version: str | None 
     store = study.existing_store()
     try:
         records = store.history()
-        final = store.get("recommendation", "final")
+        final = store.get(*FINAL)
     finally:
         store.close()
-    return gather(study, records, recommendation_from_json(final) if final is not None else None, pick, version)
+    return gather(study, records, recommendation_from_json(final), pick, version)
 
 
 def gather(

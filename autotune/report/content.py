@@ -20,7 +20,7 @@ from autotune.report.trials import quality_views, trial_views
 from autotune.report.unproven import unproven
 from autotune.report.values import ReportContent
 from autotune.report.wording import count_text, duration_text, number_text
-from autotune.result import ENDED, Recommendation, recommendation_from_json
+from autotune.result import ENDED, FINAL, Recommendation, recommendation_from_json
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.drift import drift_of
 from autotune.search.objectives import Objectives, searched
@@ -50,12 +50,12 @@ def read_content(study: Study) -> ReportContent:
     store = study.existing_store()
     try:
         records = store.history()
-        final = store.get("recommendation", "final")
+        final = store.get(*FINAL)
         kept = store.get(*ACCOUNT)
         ended = store.get(*ENDED) or ""
     finally:
         store.close()
-    recommendation = recommendation_from_json(final) if final is not None else None
+    recommendation = recommendation_from_json(final)
     account = SpaceAccount.from_json(kept) if kept is not None else None
     spec = _self_contained(study.spec, study.path)
     return gather(spec, records, recommendation, path=study.path, home=study.folder, account=account, ended=ended)

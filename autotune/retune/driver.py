@@ -24,7 +24,7 @@ from autotune.export.registry import EXPORTERS
 from autotune.host.fingerprint import fingerprint
 from autotune.host.gpus import read_gpus
 from autotune.outcome import Infeasible, Measured, TrialRecord
-from autotune.result import Recommendation, recommendation_from_json
+from autotune.result import FINAL, Recommendation, recommendation_from_json
 from autotune.retune.guard import obstacles
 from autotune.retune.ledger import Pairs, Reading, Tuning
 from autotune.retune.observe import histogram_json, observe_profile, profile_of, service_version
@@ -313,10 +313,10 @@ class StudyTuner:
     def _results(self, study: Study) -> tuple[tuple[TrialRecord, ...], Recommendation | None]:
         store = study.existing_store()
         try:
-            records, final = store.history(), store.get("recommendation", "final")
+            records, final = store.history(), store.get(*FINAL)
         finally:
             store.close()
-        return records, recommendation_from_json(final) if final is not None else None
+        return records, recommendation_from_json(final)
 
 
 def _required(study: Study, found: Recommendation | None) -> Recommendation:
