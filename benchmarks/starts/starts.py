@@ -1,13 +1,15 @@
 """Seconds from proposal to the first token, for plain and fast starts of the same configuration, in one run.
 
-    python -m benchmarks.starts.starts STUDY --rounds 3 --modes plain,fork,standby --cold --out starts.json
+    python -m benchmarks.starts.starts STUDY --rounds 3 --modes plain,fork,standby --cold 2 --out starts.json
 
 Modes: `plain` is `vllm serve` as anybody would start it; `fork` forks the engine process instead of importing vLLM
 again (one GPU); `standby` also hands the command line to an interpreter that has imported vLLM before. The rounds take
 the modes in turn. Every start is proven to serve, is stopped, and its resolved configuration is taken from the log.
 
-With `--cold` every mode has caches of its own that are empty in round 0 (vLLM's, Inductor's and Triton's) and are
-kept after it, so round 0 is a first start and the later ones are warm. `--keep` keeps the logs of all starts.
+With `--cold N` every mode has caches of its own (vLLM's, Inductor's and Triton's). In each of the first N rounds they
+are new and empty; later rounds find those of the last cold one, so they are warm. `recompiled` is a mode of cold
+rounds only: `standby` with an empty compile cache, but with Triton's kernels of `standby` before it, which is what a
+study's later configurations find. `--keep` keeps the logs of all starts.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from autotune.study import Study, open_study
 RESOLVED = re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)")
 OWN = re.compile(r"served_model_name=\S+")
 """The one resolved value that differs by intent: every start has a served name of its own."""
+RECOMPILED = "recompiled"
+WAITING = ("standby", RECOMPILED)
+"""Modes that hand their command line to a waiting interpreter."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Start:
 
     mode: str
     round: int
+    cold: bool
     seconds: float
     phases: tuple[tuple[str, float], ...]
     used_standby: bool
@@ -51,13 +57,14 @@ class Start:
 
 
 def own_caches(mode: str, scratch: Path) -> dict[str, str]:
-    """Variables that give a mode caches of its own, and say no more than where they are."""
-    caches = {"VLLM_CACHE_ROOT": str(scratch / f"{mode}-vllm"), "TRITON_HOME": str(scratch / f"{mode}-triton")}
+    """Variables that give a mode caches of its own in the folder, and say no more than where they are."""
+    kernels = "standby" if mode == RECOMPILED else mode
+    caches = {"VLLM_CACHE_ROOT": str(scratch / f"{mode}-vllm"), "TRITON_HOME": str(scratch / f"{kernels}-triton")}
     return caches | {"TORCHINDUCTOR_CACHE_DIR": str(scratch / f"{mode}-inductor")}
 
 
 async def measure(
-    study: Study, mode: str, number: int, folder: Path, standby: Standby | None, caches: dict[str, str]
+    study: Study, mode: str, number: int, folder: Path, standby: Standby | None, caches: dict[str, str], *, cold: bool
 ) -> Start:
     """Start, take the time, stop."""
     made = frame(study, read_gpus())
@@ -80,22 +87,25 @@ async def measure(
         await running.stop()
     log = (folder / "engine.log").read_text(errors="replace")
     found = RESOLVED.search(log)
-    return Start(mode, number, seconds, phases, used, OWN.sub("", found.group(1)) if found else "")
+    return Start(mode, number, cold, seconds, phases, used, OWN.sub("", found.group(1)) if found else "")
 
 
 async def run(
-    study: Study, modes: list[str], rounds: int, *, cold: bool, scratch: Path, out: Path | None
+    study: Study, modes: list[str], rounds: int, *, cold: int, scratch: Path, out: Path | None
 ) -> list[Start]:
     """All starts, interleaved; what is there is written after each, so that an interruption loses nothing."""
     starts: list[Start] = []
     standby = Standby(STOP_GRACE)
     try:
         for number in range(rounds):
+            first = number < cold
             for mode in modes:
+                if mode == RECOMPILED and not first:
+                    continue
                 folder = scratch / f"{mode}-{number}"
-                caches = own_caches(mode, scratch) if cold else {}
-                waiting = standby if mode == "standby" else None
-                start = await measure(study, mode, number, folder, waiting, caches)
+                caches = own_caches(mode, scratch / f"caches-{min(number, cold - 1)}") if cold else {}
+                waiting = standby if mode in WAITING else None
+                start = await measure(study, mode, number, folder, waiting, caches, cold=first)
                 starts.append(start)
                 print(f"{mode:8} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
                 if out is not None:
@@ -105,11 +115,12 @@ async def run(
     return starts
 
 
-def tables(starts: list[Start], *, cold: bool) -> str:
-    """A table of all starts; with `cold` one of the first starts and one of the others."""
+def tables(starts: list[Start]) -> str:
+    """A table of all starts; where some were cold one of those and one of the others."""
+    cold = [start for start in starts if start.cold]
     if not cold:
         return table(starts)
-    parts = (("cold", [start for start in starts if start.round == 0]), ("warm", [s for s in starts if s.round > 0]))
+    parts = (("cold", cold), ("warm", [start for start in starts if not start.cold]))
     return "\n\n".join(f"{name}\n\n{table(part)}" for name, part in parts if part)
 
 
@@ -133,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--modes", default="plain,fork,standby")
-    parser.add_argument("--cold", action="store_true", help="caches of its own for each mode, empty at first")
+    parser.add_argument("--modes", default="plain,fork,standby", help="plain, fork, standby, recompiled")
+    parser.add_argument("--cold", type=int, default=0, help="caches of its own for each mode, empty in so many rounds")
     parser.add_argument("--keep", type=Path, help="folder for logs and caches; deleted at the end without it")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -144,7 +155,7 @@ def main() -> None:
         starts = asyncio.run(
             run(study, modes, arguments.rounds, cold=arguments.cold, scratch=scratch, out=arguments.out)
         )
-    print(tables(starts, cold=arguments.cold))
+    print(tables(starts))
 
 
 if __name__ == "__main__":
