@@ -103,6 +103,8 @@ def _judge(notice: Notice, config: EngineConfig) -> str | None:
     relevant = name and any(argument == name or argument.startswith(f"{name}.") for argument in asked)
     if not relevant:
         return None
+    if notice.kind is NoticeKind.FALLBACK and config.get(name) is False:
+        return None  # switched off, as asked
     word = "ignored" if notice.kind is NoticeKind.IGNORED else "not honoured"
     return f"{name} is {word}: {notice.text}"
 

@@ -96,6 +96,12 @@ def test_fallback_counts_only_where_something_was_asked_for() -> None:
     assert sentence.startswith("eager mode instead of CUDA graphs")
 
 
+def test_what_is_switched_off_is_no_fallback_where_that_was_asked_for() -> None:
+    line = "INFO 11-29 14:57:05 [vllm.py:1109] Asynchronous scheduling is disabled."
+    assert compare({"async_scheduling": False}, line).mismatches == ()
+    assert compare({"async_scheduling": True}, line).mismatches != ()
+
+
 def test_simulators_information_is_text() -> None:
     info = {"vllm_config": json.dumps({"max_num_seqs": "32"})}
     assert compare({"max_num_seqs": 32}, info=info).mismatches == ()
