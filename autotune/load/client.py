@@ -1,32 +1,19 @@
-"""The driver's side of the load client: starts client processes, feeds them and collects what they measured."""
+"""The driver's side of the load client: starts what makes the load, feeds it and collects what it measured."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
-import os
-import signal
-import socket
-import struct
-import sys
-import threading
-import time
-import types
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from typing import Self, cast
 from urllib.parse import urlsplit
 
-from autotune.errors import EnvironmentFault
-from autotune.load import worker
+from autotune.load.ends import START_TIMEOUT, ClientEnd, InLoopEnd, ProcessEnd, RawResult, Tick
 from autotune.load.report import Target
 from autotune.load.tls import client_context
-from autotune.load.wire import MESSAGE, RESULTS, FrameReader, JsonValue, WireRequest, message, pack_requests
+from autotune.load.wire import WireRequest, message, pack_requests
+from autotune.virtualtime import now
 
-START_TIMEOUT = 30.0
-"""Seconds for a client process to come up on a busy machine."""
 REST = 0.0005
 """Seconds of rest before reads where most requests let their chunks gather: those of the others, which the server
 writes one after the other, are then found together. With an eighth of 256 streams read chunk by chunk, 5.3 instead of
@@ -34,128 +21,6 @@ writes one after the other, are then found together. With an eighth of 256 strea
 millisecond is long."""
 STOP_TIMEOUT = 60.0
 """Seconds for a client process to hand over its results."""
-
-_main_lock = threading.Lock()
-
-
-@dataclass(slots=True)
-class Tick:
-    """What one client process last reported; times are real seconds on CLOCK_MONOTONIC."""
-
-    now: float = 0.0
-    queue: int = 0
-    inflight: int = 0
-    sent: int = 0
-    finished: int = 0
-    failed: int = 0
-    chunks: int = 0
-    oldest: float = 0.0
-    """Planned or real send time of the oldest request that runs; 0 when none does."""
-    error: str = ""
-    waits: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class RawResult:
-    """What one client process measured: a JSON header, and its binary rows (see `wire.RECORD_FIELDS`)."""
-
-    header: dict[str, JsonValue]
-    body: bytes
-
-
-class _Process:
-    """One client process and our end of its socket pair."""
-
-    def __init__(self, context: multiprocessing.context.SpawnContext, number: int, cpus: tuple[int, ...] = ()) -> None:
-        ours, theirs = context.Pipe(duplex=True)
-        self.process = context.Process(
-            target=worker.main, args=(theirs, cpus), name=f"autotune-load-{number}", daemon=True
-        )
-        # A spawned process imports the parent's main module again: for us that would be the whole command line, or
-        # the user's unguarded script. It needs nothing from it, so it is shown an empty one.
-        with _main_lock:
-            main = sys.modules["__main__"]
-            sys.modules["__main__"] = types.ModuleType("__main__")
-            # A terminal's Ctrl-C reaches the whole group. We are told and end our processes; one that is still starting
-            # would print a traceback. It inherits the mask.
-            resource_tracker.ensure_running()  # it changes the mask when it starts
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self.process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                sys.modules["__main__"] = main
-        theirs.close()
-        self.socket = socket.socket(fileno=os.dup(ours.fileno()))
-        ours.close()
-        self.socket.setblocking(False)
-        self.tick = Tick()
-        self.first_tokens: list[float] = []
-        self.events: asyncio.Queue[dict[str, JsonValue] | RawResult | None] = asyncio.Queue()
-        self.writer: asyncio.StreamWriter | None = None
-        self.reading: asyncio.Task[None] | None = None
-
-    async def connect(self) -> None:
-        reader, self.writer = await asyncio.open_unix_connection(sock=self.socket)
-        self.reading = asyncio.create_task(self._read(reader))
-        await self.expect("hello", START_TIMEOUT)
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames = FrameReader()
-        try:
-            while data := await reader.read(1 << 20):
-                for kind, payload in frames.feed(data):
-                    self._take(kind, payload)
-        except ConnectionError:
-            pass
-        self.events.put_nowait(None)
-
-    def _take(self, kind: int, payload: bytes) -> None:
-        if kind == RESULTS:
-            (size,) = struct.unpack_from("<I", payload)
-            header = cast("dict[str, JsonValue]", json.loads(payload[4 : 4 + size]))
-            self.events.put_nowait(RawResult(header, payload[4 + size :]))
-        elif kind == MESSAGE:
-            fields = cast("dict[str, JsonValue]", json.loads(payload))
-            if fields.pop("event", None) == "tick":
-                self.first_tokens += cast("list[float]", fields.pop("first_tokens"))
-                self.tick = Tick(**fields)  # type: ignore[arg-type]
-            else:
-                self.events.put_nowait(fields)
-
-    async def expect(self, what: str, seconds: float) -> dict[str, JsonValue] | RawResult:
-        """The next answer of the process.
-
-        Raises:
-            EnvironmentFault: it died or did not answer in time.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                event = await self.events.get()
-        except TimeoutError:
-            raise EnvironmentFault(f"a load client process did not answer within {seconds:g} s ({what})") from None
-        if event is None:
-            code = self.process.exitcode
-            raise EnvironmentFault(f"a load client process ended by itself (exit code {code})")
-        return event
-
-    def tell(self, data: bytes) -> None:
-        if self.writer is not None and not self.writer.is_closing():
-            self.writer.write(data)
-
-    async def close(self) -> None:
-        if self.reading is not None:
-            self.reading.cancel()
-        if self.writer is not None:
-            self.writer.close()
-        else:
-            self.socket.close()
-        # The process leaves as soon as the socket closes; kill it only if it does not.
-        await asyncio.to_thread(self.process.join, 2.0)
-        if self.process.is_alive():
-            self.process.kill()
-            await asyncio.to_thread(self.process.join, 5.0)
-        self.process.close()
 
 
 class LoadClient:
@@ -167,19 +32,21 @@ class LoadClient:
     Args:
         processes: how many.
         cpus: processors that they are bound to; empty for all.
+        virtual: make the load on the running loop, which is a `VirtualLoop`: one client, which is never late.
     """
 
-    def __init__(self, processes: int = 1, *, cpus: tuple[int, ...] = ()) -> None:
-        self.count = max(1, processes)
+    def __init__(self, processes: int = 1, *, cpus: tuple[int, ...] = (), virtual: bool = False) -> None:
+        self.count = 1 if virtual else max(1, processes)
         self._cpus = cpus
-        self._processes: list[_Process] = []
+        self._virtual = virtual
+        self._processes: list[ClientEnd] = []
         self._spread = 0
 
     async def __aenter__(self) -> Self:
         context = multiprocessing.get_context("spawn")
         try:
             for number in range(self.count):
-                self._processes.append(_Process(context, number, self._cpus))
+                self._processes.append(InLoopEnd() if self._virtual else ProcessEnd(context, number, self._cpus))
             await asyncio.gather(*(item.connect() for item in self._processes))
         except BaseException:
             await self.close()
@@ -250,7 +117,7 @@ class LoadClient:
 
     def go(self, delay: float = 0.05) -> float:
         """Start the load in all processes at the same instant; returns it (CLOCK_MONOTONIC seconds)."""
-        start = time.monotonic() + delay
+        start = now() + delay
         for item in self._processes:
             item.tell(message({"command": "go", "start": start}))
         return start
@@ -275,7 +142,7 @@ class LoadClient:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the clients."""
-        return tuple(item.process.pid or 0 for item in self._processes)
+        return tuple(item.pid for item in self._processes)
 
     @property
     def ticks(self) -> list[Tick]:
@@ -293,4 +160,4 @@ class LoadClient:
     @property
     def dead(self) -> bool:
         """A client process has ended by itself."""
-        return any(not item.process.is_alive() for item in self._processes)
+        return not all(item.alive for item in self._processes)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from time import perf_counter, process_time
-from typing import cast
+from typing import Protocol, cast
 
 from autotune.load.books import Books
-from autotune.load.sockets import SocketReader
 from autotune.load.stream import NAN, Stream
+from autotune.load.surroundings import OwnProcess, Surroundings
 from autotune.load.tls import client_context, reason_of
 from autotune.load.wire import (
     MESSAGE,
@@ -60,15 +58,22 @@ class Setup:
     """Seconds before every round of reads."""
 
 
-class Dispatcher:
-    """All connections of one client process."""
+class Control(Protocol):
+    """The way to the driver."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def write(self, data: bytes, /) -> object: ...
+
+
+class Dispatcher:
+    """All connections of one client process, or of a client in virtual time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, surroundings: Surroundings | None = None) -> None:
         self.loop = loop
-        self.control: asyncio.Transport | None = None
+        self.around = surroundings or OwnProcess(loop)
+        self.clock = self.around.clock
+        self.control: Control | None = None
         self.setup = Setup("127.0.0.1", 0, False, "", False, 1, False, 300.0, 0.1, 1.0, 0.0)
         self.context: ssl.SSLContext | None = None
-        self.sockets = SocketReader(loop)
         self._reset()
 
     def _reset(self) -> None:
@@ -123,8 +128,7 @@ class Dispatcher:
         self._reset()
         self.setup = setup
         self.context = client_context(setup.ca_file, setup.insecure) if setup.tls else None
-        self.sockets.addresses.clear()
-        self.sockets.rest = setup.rest
+        self.around.prepare(setup.rest)
         failed = ""
         for first in range(0, setup.slots, 64):
             wave = min(64, setup.slots - first)
@@ -137,25 +141,23 @@ class Dispatcher:
         self.tell(message({"event": "open", "connections": len(self.idle), "failed": failed}))
 
     async def _connect(self) -> Stream:
-        stream = Stream(self)
+        stream = Stream(self, self.clock)
         async with asyncio.timeout(10):
             if self.context is not None:
                 # uvloop's transport decrypts, so these reads are stamped when they happen.
                 host, port = self.setup.host, self.setup.port
                 await self.loop.create_connection(lambda: stream, host, port, ssl=self.context, server_hostname=host)
                 return stream
-            await self.sockets.connect_to(self.setup.host, self.setup.port, stream)
+            await self.around.connect(self.setup.host, self.setup.port, stream)
         return stream
 
     def go(self, start: float) -> None:
         """Begin: time zero of the plan is `start` on CLOCK_MONOTONIC."""
         self.running = True
         self.start = start
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        self.cpu = process_time()
-        now = perf_counter()
+        self.around.settle(running=True)
+        self.cpu = self.around.cpu()
+        now = self.clock()
         self.beat_due = now + BEAT
         self.tick_due = now + self.setup.tick
         self.loop.call_later(BEAT, self._beat)
@@ -163,8 +165,8 @@ class Dispatcher:
         self.loop.call_later(max(0.0, start - now), self._begin)
 
     def _begin(self) -> None:
-        # The loop's timers have steps of a millisecond and may be early by one.
-        if perf_counter() < self.start:
+        # The loop's timers may be early.
+        if self.clock() < self.start:
             self.loop.call_soon(self._begin)
             return
         self.started = True
@@ -173,12 +175,12 @@ class Dispatcher:
     def stop(self) -> bytes:
         """End the load: cancel what runs and return everything measured."""
         self.running = False
-        cpu = process_time() - self.cpu
+        cpu = self.around.cpu() - self.cpu
         for stream in self.busy:
             stream.hurry()
         self.ending = True
-        self.sockets.read_all()
-        now = perf_counter()
+        self.around.read_all()
+        now = self.clock()
         if self.timer is not None:
             self.timer.cancel()
         for stream in list(self.busy):
@@ -194,8 +196,7 @@ class Dispatcher:
             overdue = sum(1 for item, _ in self.queue if self.start + item.due < now)
         results = self.books.close({"start": self.start, "stopped": now, "cpu": cpu, "overdue": overdue})
         self._reset()
-        gc.enable()
-        gc.unfreeze()
+        self.around.settle(running=False)
         return results
 
     # -- load ---------------------------------------------------------------------------------------------------
@@ -216,14 +217,15 @@ class Dispatcher:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        early = self.around.early
         while self.queue:
             due = self.start + self.queue[0][0].due
-            wait = due - perf_counter()
+            wait = due - self.clock()
             if wait > 0:
-                # The loop's timers have steps of a millisecond: sleep short of it, then go round the loop.
+                # Sleep short of it, then go round the loop.
                 self.timer = (
-                    self.loop.call_later(wait - 0.001, self._feed_schedule)
-                    if wait > 0.001
+                    self.loop.call_later(wait - early, self._feed_schedule)
+                    if wait > early
                     else self.loop.call_soon(self._feed_schedule)
                 )
                 return
@@ -265,8 +267,8 @@ class Dispatcher:
             try:
                 stream = await self._connect()
             except (OSError, TimeoutError) as error:
-                stream = Stream(self)
-                stream.request, stream.due, stream.sent = request, due, perf_counter()
+                stream = Stream(self, self.clock)
+                stream.request, stream.due, stream.sent = request, due, self.clock()
                 self.busy[stream] = None
                 self.books.counts["sent"] += 1
                 stream.fail(f"cannot connect: {reason_of(error)}")
@@ -355,7 +357,7 @@ class Dispatcher:
     def _beat(self) -> None:
         if not self.running:
             return
-        now = perf_counter()
+        now = self.clock()
         self.books.lags.append(now - self.beat_due)
         if len(self.books.lags) % OVERDUE_BEATS == 0:
             for stream in self.busy:

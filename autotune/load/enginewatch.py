@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import aiohttp
 from autotune.load.control import control_session, root_of
 from autotune.load.report import Target
 from autotune.load.telemetry import GpuWatch
+from autotune.virtualtime import now
 
 MetricsSource = Callable[[], Awaitable[dict[str, float]]]
 INTERVAL = 1.0
@@ -79,7 +79,7 @@ class EngineWatch:
         """Take one reading now; a failing source gives none."""
         if self._source is None:
             return
-        asked = time.monotonic()
+        asked = now()
         try:
             async with asyncio.timeout(TIMEOUT):
                 values = await self._source()
@@ -87,7 +87,7 @@ class EngineWatch:
             return
         if values:
             plain = {name.removeprefix("vllm:").removeprefix("vllm_"): value for name, value in values.items()}
-            self.readings.append(Reading(asked, time.monotonic(), plain))
+            self.readings.append(Reading(asked, now(), plain))
 
     async def _poll(self) -> None:
         while True:

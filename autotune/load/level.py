@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from autotune.load.steady import Observation, WarmUp
 from autotune.load.turns import Turn
 from autotune.load.workload import RequestMaker
 from autotune.spec.study import LoadSpec, SloSpec
+from autotune.virtualtime import now
 
 OPEN_CONNECTIONS = 64
 """Connections opened before an open loop begins; more are opened ahead of need."""
@@ -174,8 +174,8 @@ class LevelRun:
         What ended before the window is then never counted in it.
         """
         at = self._now()
-        deadline = time.monotonic() + TELL_SECONDS
-        while self.client.ticks and time.monotonic() < deadline:
+        deadline = now() + TELL_SECONDS
+        while self.client.ticks and now() < deadline:
             told = min(tick.now for tick in self.client.ticks)
             if (told - self.began) * self.scale >= at:
                 break
@@ -267,7 +267,7 @@ class LevelRun:
     # -- the pieces ---------------------------------------------------------------------------------------------
 
     def _now(self) -> float:
-        return (time.monotonic() - self.began) * self.scale
+        return (now() - self.began) * self.scale
 
     def _sum(self, name: str) -> int:
         return sum(int(getattr(tick, name)) for tick in self.client.ticks)
@@ -295,8 +295,8 @@ class LevelRun:
             mean = self.maker.sent_bytes / len(self.maker.prompt_lengths)
             goal = min(goal, max(MAX_QUEUED_BYTES / mean, 1.5 * self.level.value if self.closed else 8.0))
         missing = goal - self._queued()
-        deadline = time.monotonic() + 0.25
-        while missing > 0 and not self.exhausted and (not self.began or time.monotonic() < deadline):
+        deadline = now() + 0.25
+        while missing > 0 and not self.exhausted and (not self.began or now() < deadline):
             batch = self._take(FEED_SLICE)
             self.client.feed([self.maker.make(turn, self.scale) for turn in batch])
             missing -= len(batch)

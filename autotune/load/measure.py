@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from autotune.load.turns import Turn
 from autotune.load.validity import check_engine, check_window, required_requests
 from autotune.load.workload import Alphabet, RequestMaker
 from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec
+from autotune.virtualtime import now
 
 __all__ = ["EngineDied", "LoadClient", "Progress", "levels_of", "measure"]
 
@@ -128,8 +128,8 @@ async def _settle(
     """Wait until the server runs nothing any more (a cache in use cannot be emptied)."""
     if metrics is None:
         return
-    deadline = time.monotonic() + IDLE_TIMEOUT
-    while time.monotonic() < deadline:
+    deadline = now() + IDLE_TIMEOUT
+    while now() < deadline:
         values: dict[str, float] = {}
         with contextlib.suppress(OSError, TimeoutError):
             values = await metrics()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.load.client import RawResult
+from autotune.load.ends import RawResult
 from autotune.load.wire import FAILED, OK, RECORD_FIELDS
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -58,12 +58,13 @@ class Stream(asyncio.Protocol):
     __slots__ = (
         "_answered", "_carry", "_chunk_bytes", "_done_seen", "_error", "_fast", "_feed", "_finished", "_gathers",
         "_log_append", "_separator", "_streaming", "_tail", "_tail_append", "_wanted", "_whole", "attempts", "choice",
-        "chunk_log", "closing", "due", "end", "first", "followers", "last", "now", "overdue", "owner", "parser",
-        "request", "sent", "status_code", "transport", "usage", "used", "visible",
+        "chunk_log", "clock", "closing", "due", "end", "first", "followers", "last", "now", "overdue", "owner",
+        "parser", "request", "sent", "status_code", "transport", "usage", "used", "visible",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, clock: Callable[[], float] = perf_counter) -> None:
         self.owner = owner
+        self.clock = clock
         self.transport: asyncio.Transport | SocketTransport | None = None
         self.request: WireRequest | None = None
         self.followers: list[WireRequest] = []
@@ -103,7 +104,7 @@ class Stream(asyncio.Protocol):
         self._feed: Callable[[bytes], None] = self.parser.feed_data
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.now = perf_counter()
+        self.now = self.clock()
         self.transport = None
         if self.request is not None and not self.closing:
             if self._done_seen or (self._tail and b"[DONE]" in self._tail[-1]):
@@ -144,12 +145,12 @@ class Stream(asyncio.Protocol):
             if self._wanted != 1:
                 self._want(1)
             transport.urgent = True
-        self.sent = perf_counter()
+        self.sent = self.clock()
         transport.write(request.data)
 
     def fail(self, reason: str) -> None:
         """Give the running request up as failed (time-out) and close the connection."""
-        self.now = perf_counter()
+        self.now = self.clock()
         self._fail(reason)
         self.abort()
 
@@ -162,10 +163,10 @@ class Stream(asyncio.Protocol):
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self.received(data, perf_counter())
+        self.received(data, self.clock())
 
     def received(self, data: bytes, when: float) -> None:
-        """Take bytes of which the last arrived at `when` (`perf_counter` seconds)."""
+        """Take bytes of which the last arrived at `when` (seconds on its clock)."""
         if self._whole and data.endswith(EVENT_END) and only_tokens(data):
             self.now = max(when, self.chunk_log[-1])
             self.chunk_log.extend([self.now] * data.count(EVENT_END))
@@ -360,7 +361,7 @@ class Stream(asyncio.Protocol):
             return
         self._finished = True
         self._fast = False
-        self.end = self.now or perf_counter()
+        self.end = self.now or self.clock()
         self.owner.on_done(self, status, error)
 
     def record(self, status: float, error: float) -> Record:

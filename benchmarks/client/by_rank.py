@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.load.client import LoadClient, RawResult
+from autotune.load.client import LoadClient
+from autotune.load.ends import RawResult
 from autotune.load.measure import measure
 from autotune.load.report import Target
 from autotune.load.vllm_definitions import read_records

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.load.client import RawResult
+from autotune.load.ends import RawResult
 from autotune.load.measure import measure
 from autotune.load.records import decode, spread
 from autotune.load.wire import RECORD_FIELDS, WireRequest
