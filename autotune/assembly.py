@@ -27,7 +27,7 @@ from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
 from autotune.host.topology import slowest_link, tensor_links, trial_group
 from autotune.outcome import Measured
-from autotune.places import executor_of
+from autotune.places import executor_of, in_its_time
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.layouts import link_warnings
 from autotune.preflight.model import ModelFacts, read_model
@@ -96,7 +96,7 @@ class StudyParts:
     async def run(self, observer: Observer) -> StudyResult:
         """Run the study; see `StudyRun.run`."""
         with executor_of(self, observer) as executor:
-            return await self._run(observer, executor)
+            return await in_its_time(self, lambda: self._run(observer, executor))
 
     async def _run(self, observer: Observer, executor: Executor) -> StudyResult:
         try:
@@ -159,7 +159,7 @@ def frame(
     Args:
         study: the study.
         host: its GPUs, read while they are idle.
-        store: the study's database, for calibrations of its own; the host's are always used.
+        store: the study's database, for calibrations of its own; the host's are used too where time is real.
         table: arguments of the vLLM that will be started; default: the shipped table.
         guess: tell the shape of a model whose files are not here from its name. Good enough for a plan, not for a run.
 
@@ -167,7 +167,7 @@ def frame(
         SpecError: study, space or model are wrong.
     """
     spec = study.spec
-    kept = [FileCalibrations(state_dir() / "calibrations")]
+    kept = [] if spec.engine.virtual else [FileCalibrations(state_dir() / "calibrations")]  # a study repeats itself
     calibrations = LayeredCalibrations((*((DocumentCalibrations(store),) if store else ()), *kept))
     understood = table or bundled_table()
     with placing(study.path, study.overrides):

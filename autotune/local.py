@@ -145,7 +145,8 @@ class LocalExecutor:
 
     async def _place(self, mine: Leased, share: CoreShare) -> _Place:
         parts = self._parts
-        client = LoadClient(parts.spec.load.client_processes, cpus=share.client)
+        virtual = parts.spec.engine.virtual
+        client = LoadClient(parts.spec.load.client_processes, cpus=share.client, virtual=virtual)
         await self._stack.enter_async_context(client)
         engine = place_engines(parts.spec, parts.study.path.parent)
         self._stack.push_async_callback(engine.close)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.process import STOP_GRACE
@@ -16,9 +17,12 @@ from autotune.engine.standby import Standby
 from autotune.events import Observer
 from autotune.executor import Executor
 from autotune.spec.study import StudySpec
+from autotune.virtualtime import in_virtual_time
 
 if TYPE_CHECKING:
     from autotune.assembly import StudyParts
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,14 @@ def place_engines(spec: StudySpec, base: Path) -> PlaceEngines:
     standby = Standby(STOP_GRACE)
     live = create_engine(spec, live=SharedFileFactory(), standby=standby, base=base)
     return PlaceEngines(live, create_engine(spec, standby=standby, base=base), standby)
+
+
+async def in_its_time(parts: StudyParts, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` in the study's time: the host's, or a virtual one, which goes on where the records of it end."""
+    if not parts.spec.engine.virtual:
+        return await work()
+    ends = [record.started_at + record.seconds for record in parts.store.history()]
+    return await in_virtual_time(work, max([time.time(), *ends]))
 
 
 @contextmanager

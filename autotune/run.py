@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
@@ -26,6 +25,7 @@ from autotune.result import ENDED, FINAL, NO_RECOMMENDATION, StudyResult, busy_s
 from autotune.search import neighbours
 from autotune.search.health import MachineHealth, has_another_attempt
 from autotune.store import Store
+from autotune.virtualtime import now
 
 if TYPE_CHECKING:
     from autotune.assembly import StudyParts
@@ -58,7 +58,7 @@ class StudyRun:
         self._working = 0
         self._broken = Counter[str]()
         self._times: list[float] = []
-        self._began = time.monotonic()
+        self._began = now()
         self._earlier_s = 0.0
 
     async def run(self) -> StudyResult:
@@ -297,7 +297,7 @@ class StudyRun:
 
     def _elapsed_s(self) -> float:
         """Seconds of this session and of the trials of earlier ones."""
-        return time.monotonic() - self._began + self._earlier_s
+        return now() - self._began + self._earlier_s
 
 
 async def _beside(work: Iterable[Coroutine[Any, Any, object]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.headroom import AS_ASKED, Headroom, started_with
 from autotune.space.layout import Layout
 from autotune.spec.study import LoadSpec, StudySpec
+from autotune.virtualtime import now, time_of_day
 
 
 class Preflight(Protocol):
@@ -95,11 +95,11 @@ class _Progress:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
+        begin = now()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+            self.seconds[name] = self.seconds.get(name, 0.0) + now() - begin
 
 
 async def run_trial(
@@ -124,7 +124,7 @@ async def run_trial(
     Returns:
         The record, whatever happened. Only cancellation and faults of our own leave as exceptions.
     """
-    begin, started_at = time.monotonic(), time.time()
+    begin, started_at = now(), time_of_day()
     folder = bench.folder / f"trial-{number:04d}"
     progress = _Progress()
     if arrival_seed is not None:
@@ -134,7 +134,7 @@ async def run_trial(
     if outcome is None:
         folder.mkdir(parents=True, exist_ok=True)
         outcome = await _measure(bench, proposal, number, folder, progress, fresh=fresh)
-    seconds = time.monotonic() - begin
+    seconds = now() - begin
     unnamed = max(0.0, seconds - sum(progress.seconds.values()))
     progress.seconds["overhead"] = progress.seconds.get("overhead", 0.0) + unnamed
     return TrialRecord(

@@ -103,5 +103,5 @@ def _describe(
         "unfinished": "yes" if open_trial else "no",
         "front": len(front),
         f"best {objectives.labels[0]}": number_text(best) if best is not None else "–",
-        "last trial": f"{duration_text(time.time() - last)} ago" if last else "–",
+        "last trial": f"{duration_text(max(0.0, time.time() - last))} ago" if last else "–",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from autotune.engine.failures import Failure, FailureClass, FailureContext, Watc
 from autotune.engine.protocol import OnPhase, Phase
 from autotune.engine.stages import Stage
 from autotune.engine.startlog import StartLog
+from autotune.virtualtime import now
 
 BLOCK = 1 << 20
 """Bytes read at a time; between two blocks other tasks run."""
@@ -39,10 +39,10 @@ class LogFollower:
         self._offset = 0
         self._rest = b""
         self._context = context or FailureContext()
-        self._began = time.monotonic()
+        self._began = now()
         self._watcher = Watcher(context)
         self.log = StartLog(started=self._began)
-        self.last_growth = time.monotonic()
+        self.last_growth = now()
         self.dead_line = ""
 
     @property
@@ -57,7 +57,7 @@ class LogFollower:
     @property
     def verdict(self) -> Failure | None:
         """Why the start fails, as soon as a line decides."""
-        if self._watcher.verdict is None and time.monotonic() - self.last_growth > SETTLE:
+        if self._watcher.verdict is None and now() - self.last_growth > SETTLE:
             self._watcher.settle()
         return self._watcher.verdict
 
@@ -68,7 +68,7 @@ class LogFollower:
             return self._watcher.verdict
         context = self._context
         if not self.log.ready:
-            context = replace(context, elapsed_s=time.monotonic() - self._began)
+            context = replace(context, elapsed_s=now() - self._began)
         try:
             found = classify(self.path, phase=self.stage, exit_code=exit_code, context=context)
         except OSError:
@@ -101,7 +101,7 @@ class LogFollower:
             stream.seek(self._offset)
             block = stream.read(BLOCK)
         self._offset += len(block)
-        self.last_growth = time.monotonic()
+        self.last_growth = now()
         *lines, self._rest = (self._rest + block).split(b"\n")
         self._rest = self._rest[-BLOCK:]
         for line in lines:
@@ -123,6 +123,6 @@ class LogFollower:
         # Only the dump of the configuration is long and tells something; other long lines are somebody's data.
         if len(raw) > LINE and " config: " not in raw[:200] and "args: " not in raw[:200]:
             raw = raw[:LINE]
-        for event in self.log.feed(raw, time.monotonic()):
+        for event in self.log.feed(raw, now()):
             if event.stage is not None and self._on_phase is not None:
                 self._on_phase(event.stage.value)

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import functools
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from autotune.engine.readiness import Limits, Readiness
 from autotune.engine.recipe import Command, Identity, Recipe, VllmRecipe
 from autotune.engine.running import RunningProcess, learn
 from autotune.engine.standby import Standby
-from autotune.engine.supervised import SupervisedJob, launch
+from autotune.engine.supervised import Job, launch
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.virtualtime import now
 
 STOP_GRACE = 15.0
 """Seconds that an engine gets between SIGTERM and SIGKILL."""
@@ -67,6 +67,8 @@ class ProcessEngine:
     """Where the engine answers; `{port}` is the leased one."""
     served_model: str = ""
     """A name that the engine cannot choose freely; empty gives each start a fresh one."""
+    launcher: Callable[[Command, Path], Job] | None = None
+    """Starts the command otherwise than as a process of this host; what it says goes to the file."""
     kernel: KernelLog = field(default_factory=Kmsg)
     """Is looked at before a configuration is blamed for a failure."""
 
@@ -78,14 +80,14 @@ class ProcessEngine:
         self, config: EngineConfig, lease: Lease, *, folder: Path, on_phase: OnPhase | None = None
     ) -> RunningEngine | StartFailure:
         """See `Engine.start`."""
-        began = time.monotonic()
+        began = now()
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "engine.log"
         log.write_bytes(b"")
         try:
             hold = PortHold(lease.port)
         except OSError as error:
-            return StartFailure(verdicts.port_taken(lease.port, str(error)), (), time.monotonic() - began, log)
+            return StartFailure(verdicts.port_taken(lease.port, str(error)), (), now() - began, log)
         try:
             started = await self._start(config, lease, hold, log, on_phase)
             if isinstance(started, StartFailure) and self._could_be_the_standby(started):
@@ -111,9 +113,10 @@ class ProcessEngine:
         log: Path,
         on_phase: OnPhase | None,
     ) -> RunningEngine | StartFailure:
-        began = time.monotonic()
+        began = now()
         limits = self.live.prepare(log.parent) if self.live is not None else None
-        name = self.served_model or f"t-{secrets.token_hex(6)}"
+        # A launcher's engine cannot be an older one that answers in its place, and is the same when it is repeated.
+        name = self.served_model or (f"t-{secrets.token_hex(6)}" if self.launcher is None else log.parent.name)
         identity = Identity(hold.port, name, run_key(), lease.gpus)
         command = self._recipe().command(config, identity, limits.start if limits is not None else LiveStart())
         command = replace(command, cpus=lease.cpus)
@@ -133,7 +136,7 @@ class ProcessEngine:
         if failure is not None:
             phases = follower.phases()
             await _abandon(job, client, memory, limits)
-            return StartFailure(failure, phases, time.monotonic() - began, log)
+            return StartFailure(failure, phases, now() - began, log)
         return RunningProcess(job, client, follower, identity, memory, limits, self.recipe, STOP_GRACE, resolved, host)
 
     async def prepare(self, config: EngineConfig, lease: Lease, folder: Path) -> None:
@@ -149,9 +152,11 @@ class ProcessEngine:
             return replace(self.recipe, fast=False)
         return self.recipe
 
-    async def _launch(self, command: Command, log: Path) -> SupervisedJob:
+    async def _launch(self, command: Command, log: Path) -> Job:
         """The waiting interpreter where there is one, else a new process; the next one imports meanwhile."""
-        job = None
+        if self.launcher is not None:
+            return self.launcher(command, log)
+        job: Job | None = None
         if self.standby is not None:
             job = await self.standby.take(command, folder=log.parent, log=log)
         if job is None:
@@ -176,7 +181,7 @@ def failure_context(config: EngineConfig, memory: GpuWatch, env: Mapping[str, st
     return replace(context, ready_timeout_s=float(limit)) if limit.isdecimal() else context
 
 
-async def _abandon(job: SupervisedJob, client: EngineClient, memory: GpuWatch, limits: LiveLimits | None) -> None:
+async def _abandon(job: Job, client: EngineClient, memory: GpuWatch, limits: LiveLimits | None) -> None:
     """End a start that did not come up; nothing of it may be left when this returns, also when we are cancelled."""
 
     async def end() -> None:

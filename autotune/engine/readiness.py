@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,8 +14,9 @@ from autotune.engine.hostevidence import HostWatch
 from autotune.engine.listeners import listening_inodes, listens_only, socket_inodes
 from autotune.engine.recipe import Identity
 from autotune.engine.stages import Stage
-from autotune.engine.supervised import SupervisedJob
+from autotune.engine.supervised import Job
 from autotune.spec.study import StudySpec
+from autotune.virtualtime import now
 
 POLL = 0.1
 PORT_LOOK = 1.0
@@ -52,6 +52,7 @@ class Limits:
         quiet: longest silence by stage.
         ownership: whether this host's /proc can prove who listens.
         keyed: whether the server must refuse requests without the key.
+        poll: between two looks.
     """
 
     ready: float = 900.0
@@ -59,6 +60,7 @@ class Limits:
     quiet: Mapping[Stage, float] = field(default_factory=lambda: QUIET_SECONDS)
     ownership: bool = True
     keyed: bool = True
+    poll: float = POLL
 
 
 def limits_of(spec: StudySpec) -> Limits:
@@ -82,7 +84,7 @@ class Readiness:
 
     def __init__(
         self,
-        job: SupervisedJob,
+        job: Job,
         client: EngineClient,
         follower: LogFollower,
         identity: Identity,
@@ -104,7 +106,7 @@ class Readiness:
     @property
     def seconds(self) -> float:
         """Since the start."""
-        return time.monotonic() - self._began
+        return now() - self._began
 
     async def wait(self) -> Failure | None:
         """None when the engine serves, else why it does not."""
@@ -119,7 +121,7 @@ class Readiness:
         while not await self._client.healthy():
             if (failure := await self._look()) is not None:
                 return failure
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(self._limits.poll)
         if (failure := await self._look()) is not None:
             return failure
         return await self._prove() or await self._probe()
@@ -131,15 +133,15 @@ class Readiness:
             return await self.why_dead()
         if (verdict := self._follower.verdict) is not None:
             return verdict
-        now, stage = time.monotonic(), self._follower.stage
-        if now - self._looked_at_port > PORT_LOOK:
-            self._looked_at_port = now
+        moment, stage = now(), self._follower.stage
+        if moment - self._looked_at_port > PORT_LOOK:
+            self._looked_at_port = moment
             if self._stolen():
                 return verdicts.port_taken(self._identity.port, "another process listens on it now")
-        if now > self._deadline:
+        if moment > self._deadline:
             return self._follower.classify(verdicts.ready_timeout(stage, self._limits.ready))
         quiet = self._limits.quiet.get(stage)
-        if quiet is not None and now - self._follower.last_growth > quiet:
+        if quiet is not None and moment - self._follower.last_growth > quiet:
             return self._follower.classify(verdicts.phase_timeout(stage, quiet))
         return None
 
@@ -180,7 +182,7 @@ class Readiness:
         information = asyncio.ensure_future(self._client.server_info(INFO_SECONDS))
         try:
             while not request.done():
-                await asyncio.wait({request}, timeout=POLL)
+                await asyncio.wait({request}, timeout=self._limits.poll)
                 if (failure := await self._look()) is not None:
                     return failure
             self.info = await information
@@ -194,5 +196,5 @@ class Readiness:
         for _ in range(30):
             if (failure := await self._look()) is not None:
                 return failure
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(self._limits.poll)
         return self._follower.classify(verdicts.not_serving(f"HTTP {reply.status}: {reply.text[:300]}"))

@@ -228,10 +228,10 @@ def simulated_recipe(spec: StudySpec) -> SimulatedRecipe:
     settings: dict[str, str] = {}
     speed = 1.0
     if simulate is not None:
-        speed = simulate.speed
+        speed = simulate.pace
         settings = {
             "AUTOTUNE_SIM_CARD": simulate.card,
-            "AUTOTUNE_SIM_SPEED": f"{simulate.speed:g}",
+            "AUTOTUNE_SIM_SPEED": f"{speed:g}",
             "AUTOTUNE_SIM_NOISE": f"{simulate.noise:g}",
             "AUTOTUNE_SIM_STARTUP": f"{simulate.startup:g}",
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,15 @@ from autotune.engine.readiness import limits_of
 from autotune.engine.recipe import VllmRecipe, simulated_recipe, vllm_recipe
 from autotune.engine.split import SplitEngine
 from autotune.engine.standby import Standby
+from autotune.engine.virtual import VirtualLauncher
 from autotune.space.config import EngineConfig
 from autotune.space.topology import split_slots
 from autotune.spec.study import StudySpec
 
 SIMULATOR_LIVE: Final = frozenset({"max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold"})
 """What the simulator changes while it runs."""
+VIRTUAL_POLL: Final = 0.5
+"""Virtual seconds between two looks at a start that takes two minutes; each costs real time."""
 
 
 def _context(spec: StudySpec) -> EngineContext:
@@ -41,7 +45,11 @@ def _vllm(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) ->
 def _simulated(spec: StudySpec, live: LiveFactory | None, standby: Standby | None) -> Engine:
     names = SIMULATOR_LIVE if spec.engine.live else frozenset[str]()
     limits = limits_of(spec)
-    return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names)
+    if not spec.engine.virtual:
+        return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names)
+    limits = replace(limits, ownership=False, poll=VIRTUAL_POLL)
+    launcher = VirtualLauncher(spec.search.seed)
+    return ProcessEngine(simulated_recipe(spec), _context(spec), limits, None, names, launcher=launcher)
 
 
 ENGINES: Final[Mapping[str, Callable[[StudySpec, LiveFactory | None, Standby | None], Engine]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -20,9 +19,10 @@ from autotune.engine.protocol import Phase, Resolved, StopReport
 from autotune.engine.recipe import Identity, Recipe
 from autotune.engine.resolved import resolve
 from autotune.engine.stopping import StopOnce
-from autotune.engine.supervised import SupervisedJob
+from autotune.engine.supervised import Job
 from autotune.host.processes import command_line, process_name, start_ticks
 from autotune.space.config import EngineConfig, FrozenValue
+from autotune.virtualtime import now
 
 WATCH = 0.2
 """Seconds between looks at log and process while the engine serves."""
@@ -38,7 +38,7 @@ class RunningProcess:
 
     def __init__(
         self,
-        job: SupervisedJob,
+        job: Job,
         client: EngineClient,
         follower: LogFollower,
         identity: Identity,
@@ -125,7 +125,7 @@ class RunningProcess:
         return await self._end()
 
     async def _stop(self) -> StopReport:
-        began = time.monotonic()
+        began = now()
         self.failure()
         self._stopping = True
         self._task.cancel()
@@ -137,15 +137,15 @@ class RunningProcess:
         leftovers = [*ended.leftovers, *await self._memory.wait_free(pids), *await _port_free(self._identity.port)]
         if self._limits is not None:
             self._limits.close()
-        return StopReport(time.monotonic() - began, ended.killed, tuple(leftovers))
+        return StopReport(now() - began, ended.killed, tuple(leftovers))
 
     async def _watch(self) -> None:
         dead_since: float | None = None
         while self._failure is None:
             await self._follower.catch_up()
             if dead_since is None and (self._follower.dead_line or not all_alive(self._vital)):
-                dead_since = time.monotonic()
-            late = dead_since is not None and time.monotonic() - dead_since > LAST_WORDS
+                dead_since = now()
+            late = dead_since is not None and now() - dead_since > LAST_WORDS
             if self._job.ended or late:
                 self._failure = self._explain()
                 return
@@ -185,12 +185,12 @@ async def learn(follower: LogFollower, client: EngineClient, config: EngineConfi
 
 async def _port_free(port: int) -> tuple[str, ...]:
     """Wait until the port can be bound again."""
-    end = time.monotonic() + PORT_DEADLINE
+    end = now() + PORT_DEADLINE
     while True:
         try:
             PortHold(port).release()
         except OSError as error:
-            if time.monotonic() > end:
+            if now() > end:
                 return (f"port {port}: {error}",)
             await asyncio.sleep(0.1)
         else:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from autotune.engine import supervisor as guard
 from autotune.engine.runs import RUN_VARIABLE, START_VARIABLE, StartRecord, current_run, record_path, remember_start
@@ -50,6 +51,35 @@ class Ended:
     seconds: float
     killed: bool
     leftovers: tuple[str, ...]
+
+
+class Job(Protocol):
+    """What was started, as those see it who wait for it, ask for it and end it."""
+
+    @property
+    def refused(self) -> str | None:
+        """Why the command cannot be executed at all."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the main process, once it has ended."""
+
+    @property
+    def ended(self) -> bool:
+        """The main process is gone, or there is nobody left who would know."""
+
+    def processes(self) -> tuple[int, ...]:
+        """Living processes of the job."""
+
+    @property
+    def known_processes(self) -> tuple[int, ...]:
+        """All processes that the job was ever seen with, the dead ones too."""
+
+    async def wait_over(self) -> None:
+        """Wait until the main process has ended."""
+
+    async def stop(self, grace: float) -> Ended:
+        """End everything; may be called twice. `grace` is what SIGTERM gets before SIGKILL, in seconds."""
 
 
 class SupervisedJob:

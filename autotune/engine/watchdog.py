@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.engine import verdicts
 from autotune.engine.failure_values import Failure
 from autotune.engine.protocol import RunningEngine
+from autotune.virtualtime import now
 
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"
@@ -41,7 +41,7 @@ class Watchdog:
     """
 
     timeout: float
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = now
     _progress: tuple[object, ...] = ()
     _since: float | None = None
     _running: float = field(default=0.0)

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from autotune.quality.verdict import Limits, verdict_of, violation_of
 from autotune.quality.wire import HttpScorer, Scorer
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.spec.study import StudySpec
+from autotune.virtualtime import now
 
 REFERENCE_FILE = "quality-reference.json"
 REFERENCE_KEY = "AUTOTUNE_REFERENCE_API_KEY"
@@ -84,10 +84,10 @@ class Gate:
         key = precision_key(config, engine.resolved)
         if (known := self._read(self._verdict_name(key))) is not None:
             return replace(known, cached=True, seconds=0.0)
-        begin = time.monotonic()
+        begin = now()
         async with HttpScorer(engine.url, engine.served_model, engine.api_key) as scorer:
             checks = await self._checks(scorer, engine, config, key, folder)
-        report = QualityReport(verdict_of(checks), tuple(checks), violation_of(checks), key, time.monotonic() - begin)
+        report = QualityReport(verdict_of(checks), tuple(checks), violation_of(checks), key, now() - begin)
         if not any(check.name in ("reference", "answers") for check in checks):
             self.memory.put(self._verdict_name(key), _REPORT.dump_json(report).decode())
         return report
@@ -110,11 +110,11 @@ class Gate:
         name = f"finalist-{_hash(self.finals.identity)}-{self._verdict_name(report.precision_key)}"
         if (known := self._read(name)) is not None:
             return replace(known, cached=True, seconds=0.0)
-        begin = time.monotonic()
+        begin = now()
         baseline = same_precision(config, self.baseline)
         asked = await self.finals.checks(engine, folder, self.memory, place=self._suite_name, baseline=baseline)
         checks = (*report.checks, *asked)
-        seconds = report.seconds + time.monotonic() - begin
+        seconds = report.seconds + now() - begin
         verdict = combined(report.checks, asked)
         full = QualityReport(verdict, checks, violation_of(checks), report.precision_key, seconds)
         # What could not be asked (no answer, no baseline yet) is asked again; too few questions stay too few.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TextIO
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class ProcessLog:
 
     process: str
     pid: int
+    out: TextIO | None = None
+    """Where lines go; None: to this process's stdout and stderr."""
 
     def line(self, level: str, where: str, text: str) -> None:
         """One line of vLLM's own logger."""
@@ -41,7 +44,7 @@ class ProcessLog:
         self._write(True, text)
 
     def _write(self, to_stderr: bool, text: str) -> None:
-        out = sys.stderr if to_stderr else sys.stdout
+        out = self.out or (sys.stderr if to_stderr else sys.stdout)
         try:
             out.write(text + "\n")
             out.flush()

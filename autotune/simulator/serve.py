@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from .arguments import ArgumentError, Flags, parse
 from .children import leak_process, start_engine_process, stop_engine_process
@@ -24,33 +24,55 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print("usage: python -m autotune.simulator serve MODEL [vllm serve options]", file=sys.stderr)
         return 2
     try:
-        flags = parse(argv[1:])
-        environment = SimulationEnvironment.from_environment(environ)
-        if environment.card not in ("h100", "h200", "a100", "l4"):
-            raise ValueError(f"AUTOTUNE_SIM_CARD: unknown card {environment.card!r}; known are h100, h200, a100, l4")
+        process = ServerProcess(*understand(argv, environ), environ)
     except (ArgumentError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     import uvloop  # after the arguments are known to be right, to fail fast
 
-    return uvloop.run(ServerProcess(flags, environment, environ).run())
+    return uvloop.run(process.run())
+
+
+def understand(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Flags, SimulationEnvironment]:
+    """Read ``serve MODEL [options]`` and the variables.
+
+    :raises ArgumentError: an option that vLLM does not know.
+    :raises ValueError: a variable that is wrong.
+    """
+    flags = parse(argv[1:])
+    environment = SimulationEnvironment.from_environment(environ)
+    if environment.card not in ("h100", "h200", "a100", "l4"):
+        raise ValueError(f"AUTOTUNE_SIM_CARD: unknown card {environment.card!r}; known are h100, h200, a100, l4")
+    return flags, environment
 
 
 class ServerProcess:
-    """The API server's process."""
+    """The API server's process, or a task on somebody's loop that behaves like it.
 
-    def __init__(self, flags: Flags, environment: SimulationEnvironment, environ: Mapping[str, str]) -> None:
+    :param out: where a task writes its log; a process writes it to stdout and stderr.
+    """
+
+    def __init__(
+        self,
+        flags: Flags,
+        environment: SimulationEnvironment,
+        environ: Mapping[str, str],
+        out: TextIO | None = None,
+    ) -> None:
         self.flags = flags
         self.environment = environment
         self.environ = environ
-        self.api = ProcessLog("APIServer", os.getpid())
-        self.engine_log = ProcessLog("EngineCore", os.getpid())
+        self.pid = os.getpid() if out is None else 1
+        self.api = ProcessLog("APIServer", self.pid, out)
+        self.engine_log = ProcessLog("EngineCore", self.pid, out)
         self.stop = asyncio.Event()
         self.child: asyncio.subprocess.Process | None = None
+        self._own_process = out is None
 
     async def run(self) -> int:
         """Start and serve."""
-        self._signals()
+        if self._own_process:
+            self._signals()
         try:
             listener = self._bind()
         except OSError as error:
@@ -124,6 +146,6 @@ class ServerProcess:
         self.api.info("launcher.py:37", "Available routes are:")
         for route, methods in table("server")["routes"].items():
             self.api.info("launcher.py:46", f"Route: {route}, Methods: {methods}")
-        self.api.web(f"Started server process [{os.getpid()}]")
+        self.api.web(f"Started server process [{self.pid}]")
         self.api.web("Waiting for application startup.")
         self.api.web("Application startup complete.")

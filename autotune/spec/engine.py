@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -12,6 +12,9 @@ from autotune.spec import checks
 from autotune.spec.checks import Problem
 from autotune.spec.part import Part
 from autotune.spec.units import Share
+
+if TYPE_CHECKING:
+    from autotune.spec.study import StudySpec
 
 
 class CommandSpec(Part):
@@ -40,11 +43,51 @@ class SimulatedSpec(Part):
 
     card: Literal["h100", "h200", "a100", "l4"] = "h100"
     """Which card is simulated."""
+    clock: Literal["wall", "virtual"] = "wall"
+    """`wall`: processes in real time. `virtual`: a clock that jumps; the same seed gives the same study, in seconds."""
     speed: Annotated[float, Field(gt=0)] = 20.0
-    """How much faster than real time; measured times are scaled back."""
+    """How much faster than real time; measured times are scaled back. A virtual clock needs none."""
     noise: Annotated[Share, Field(le=0.5)] = 0.01
     """Relative standard deviation of a step's time."""
     startup: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Scale of the simulated start-up time: 0.1 starts in a tenth of what the card would take."""
     fault: str | None = None
     """A fault to play, for tests."""
+
+    @property
+    def virtual(self) -> bool:
+        """Whether time is virtual; every second that such a study tells of is the simulated card's."""
+        return self.clock == "virtual"
+
+    @property
+    def pace(self) -> float:
+        """Simulated seconds in one second of the clock that is measured with."""
+        return 1.0 if self.virtual else self.speed
+
+
+NEED_A_PROCESS = ("leak_process",)
+"""Faults that are a process's."""
+
+
+def virtual_problems(study: StudySpec) -> Iterable[Problem]:
+    """What a study with a virtual clock cannot have: whatever runs in a process of its own has another clock."""
+    if not study.engine.virtual:
+        return
+    simulate, hint = study.engine.simulate, "set `engine.simulate.clock: wall` or remove it"
+    assert simulate is not None
+    wanted = (
+        (("topology", "kind"), study.topology.split, "starts a router"),
+        (("hardware", "cluster"), study.hardware.cluster is not None, "starts trials on other hosts"),
+        (("quality", "command"), study.quality.command is not None, "starts a command"),
+        (("quality", "tasks"), not all(task.endswith(".jsonl") for task in study.quality.tasks), "starts lm-eval"),
+        (("quality", "reference"), "://" in (study.quality.reference or ""), "asks a server"),
+        (("engine", "simulate", "fault"), names_one_of(simulate.fault, NEED_A_PROCESS), "starts a process"),
+    )
+    for path, given, what in wanted:
+        if given:
+            yield Problem(path, f"{what}, which would not see the virtual clock of `engine.simulate`", hint)
+
+
+def names_one_of(fault: str | None, names: Iterable[str]) -> bool:
+    """Whether the list of faults has one of these."""
+    return not {word.strip().partition(":")[0] for word in (fault or "").split(",")}.isdisjoint(names)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from autotune.spec import checks
 from autotune.spec.checks import Problem
-from autotune.spec.engine import CommandSpec, SimulatedSpec
+from autotune.spec.engine import CommandSpec, SimulatedSpec, virtual_problems
 from autotune.spec.expect import ExpectSpec
 from autotune.spec.hardware import ClusterSpec, HardwareSpec
 from autotune.spec.images import ImagesSpec
@@ -98,6 +98,11 @@ class EngineSpec(Part):
     def elsewhere(self) -> bool:
         """Whether a command starts the engine on another host."""
         return self.kind == "command" and self.command is not None and self.command.elsewhere
+
+    @property
+    def virtual(self) -> bool:
+        """Whether a simulated engine runs in virtual time."""
+        return self.simulate is not None and self.simulate.virtual
 
     def problems(self) -> Iterable[Problem]:
         return checks.engine_problems(self)
@@ -383,6 +388,7 @@ class StudySpec(Part):
     def problems(self) -> Iterable[Problem]:
         yield from checks.study_problems(self)
         yield from topology_problems(self)
+        yield from virtual_problems(self)
 
 
 for _model in (EngineSpec, StudySpec):

@@ -195,7 +195,7 @@ def test_a_start_that_ends_at_vllm_s_own_time_out(tmp_path: Path, monkeypatch: p
     context = failure_context(EngineConfig(), gpu_watch(()), {"VLLM_ENGINE_READY_TIMEOUT_S": "1200"})
     assert context.ready_timeout_s == 1200
     clock = [1000.0]
-    monkeypatch.setattr("autotune.engine.enginelog.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     follower = LogFollower(log, context=context)
     clock[0] += 1201.0
     assert follower.classify(DIED, exit_code=1).failure_class is FailureClass.READY_TIMEOUT
