@@ -95,23 +95,24 @@ async def run(
 ) -> list[Start]:
     """All starts, interleaved; what is there is written after each, so that an interruption loses nothing."""
     starts: list[Start] = []
-    standby = Standby(STOP_GRACE)
-    try:
-        for number in range(rounds):
-            first = number < cold
-            for mode in modes:
-                if mode == RECOMPILED and not first:
-                    continue
-                folder = scratch / f"{mode}-{number}"
-                caches = own_caches(mode, scratch / f"caches-{min(number, cold - 1)}") if cold else {}
-                waiting = standby if mode in WAITING else None
-                start = await measure(study, mode, number, folder, waiting, caches, cold=first)
-                starts.append(start)
-                print(f"{mode:8} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
-                if out is not None:
-                    out.write_text(json.dumps([asdict(item) for item in starts], indent=1))
-    finally:
-        await standby.close()
+    for number in range(rounds):
+        first = number < cold
+        for mode in modes:
+            if mode == RECOMPILED and not first:
+                continue
+            folder = scratch / f"{mode}-{number}"
+            caches = own_caches(mode, scratch / f"caches-{min(number, cold - 1)}") if cold else {}
+            # One for each start: an interpreter that waits knows the caches of the start before.
+            standby = Standby(STOP_GRACE) if mode in WAITING else None
+            try:
+                start = await measure(study, mode, number, folder, standby, caches, cold=first)
+            finally:
+                if standby is not None:
+                    await standby.close()
+            starts.append(start)
+            print(f"{mode:10} round {number}: {start.seconds:6.1f} s {dict(start.phases)}", flush=True)
+            if out is not None:
+                out.write_text(json.dumps([asdict(item) for item in starts], indent=1))
     return starts
 
 
