@@ -55,10 +55,21 @@ async def serve(process: ServerProcess, listener: socket.socket, settings: Engin
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
+        code = await _serve(process, engine, web.SockSite(runner, listener))
+    finally:  # a task can be killed here; nothing of it may answer afterwards
+        engine.die()
+        await asyncio.sleep(0)
+        await runner.cleanup()
+    if code == 0:
+        process.api.web("Application shutdown complete.")
+    return code
+
+
+async def _serve(process: ServerProcess, engine: RealTimeEngine, site: web.SockSite) -> int:
+    try:
+        await site.start()
     except OSError as error:  # another process bound the same port while this one was starting
         process.api.raw(f"OSError: {error}")
-        await runner.cleanup()
         return 1
     process.routes()
     await _until_the_end(process, engine)
@@ -67,10 +78,6 @@ async def serve(process: ServerProcess, listener: socket.socket, settings: Engin
         await asyncio.sleep(0.2)  # lets the error answers leave, as vLLM's shutdown does
     process.api.info("launcher.py:100", "[shutdown] API server: shutdown triggered")
     process.api.web("Shutting down")
-    engine.die()
-    await asyncio.sleep(0)
-    await runner.cleanup()
-    process.api.web("Application shutdown complete.")
     return 0
 
 
@@ -85,9 +92,11 @@ async def _until_the_end(process: ServerProcess, engine: RealTimeEngine) -> None
         ends.append(asyncio.ensure_future(_engine_process_ended(process.child, engine)))
     if process.environment.fault("exit_after_ready"):
         ends.append(asyncio.ensure_future(asyncio.sleep(1.0)))
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    for task in (statistics, *ends):
-        task.cancel()
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (statistics, *ends):
+            task.cancel()
 
 
 async def _engine_process_ended(child: asyncio.subprocess.Process, engine: RealTimeEngine) -> None:
