@@ -27,7 +27,7 @@ from autotune.host.gpus import GpuHost, read_gpus
 from autotune.host.state import state_dir
 from autotune.host.topology import slowest_link, tensor_links, trial_group
 from autotune.outcome import Measured
-from autotune.places import executor_of, in_its_time
+from autotune.places import VIRTUAL_TIME, executor_of, in_its_time
 from autotune.preflight.calibration_store import DocumentCalibrations, FileCalibrations, LayeredCalibrations
 from autotune.preflight.layouts import link_warnings
 from autotune.preflight.model import ModelFacts, read_model
@@ -225,7 +225,7 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
     environment = (*environment, *as_entries(findings))
     warned = [finding.text for finding in findings if finding.level is Level.WARNING]
     warned += link_warnings(made.space, made.baseline, made.context)
-    notes = tuple(f"warning: {text}" for text in warned)
+    notes = (*([VIRTUAL_TIME] if spec.engine.virtual else []), *(f"warning: {text}" for text in warned))
     with placing(study.path, study.overrides):
         _must_be_the_same(store, study)
     store.open(spec.model_dump_json(), made.space.fingerprint)

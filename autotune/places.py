@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+VIRTUAL_TIME = "virtual clock: seconds are those of the simulated card, and pass much faster here"
+
 
 @dataclass(frozen=True)
 class PlaceEngines:

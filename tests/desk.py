@@ -45,6 +45,8 @@ quality: {enabled: false}
 search: {trials: 5, sentinel_every: 0, proposer: random}
 confirm: {rounds: 2, finalists: 1, minimise: false}
 """
+VIRTUAL = STUDY.replace("speed: 20, startup: 0.02", "clock: virtual")
+"""The same on a virtual clock: no processes, a few seconds, and equal to the last digit when it is repeated."""
 RUN_S = 110
 """A whole study takes 15 s on a quiet machine."""
 

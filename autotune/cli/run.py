@@ -24,6 +24,10 @@ from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
 
+NO_REPEAT = """\
+note: a simulated engine in real time is measured a little differently at every run, whatever the seed.
+  For a study that repeats itself: --set engine.simulate.clock=virtual"""
+
 
 def run(
     study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
@@ -41,6 +45,9 @@ def run(
     if seed is not None:
         overrides.append(f"search.seed={seed}")
     opened = open_study(study, overrides)
+    engine = opened.spec.engine
+    if seed is not None and engine.kind == "simulated" and not engine.virtual:
+        print(NO_REPEAT, file=sys.stderr)
     if like is not None and like.resolve() == study.resolve():
         hint = "name an earlier study; to go on with this one, leave --like out"
         raise SpecError("is the study itself", file=like, key="--like", hint=hint)
@@ -101,6 +108,7 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     if kept is not None:
         console.print(Text(SpaceAccount.from_json(kept).sentence), soft_wrap=True)
     spent = duration_text(busy_seconds(result.records))
+    spent += " on the simulated card's clock" if parts.spec.engine.virtual else ""
     console.print(Text(f"{len(result.records)} trials in {spent}; all of it is in {result.folder}", style="dim"))
     if result.recommendation is not None:
         console.print()

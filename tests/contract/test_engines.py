@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import subprocess
 import sys
@@ -18,7 +20,8 @@ from autotune.engine.registry import ENGINES, create_engine
 from autotune.errors import SpecError
 from autotune.space.config import EngineConfig
 from autotune.spec.study import StudySpec
-from autotune.testing.engine_contract import EngineContract
+from autotune.testing.engine_contract import EngineContract, port_of
+from autotune.virtualtime import VirtualLoop, now
 
 SERVER = Path(__file__).parents[1] / "unit" / "engine" / "mini_server.py"
 SCRIPT = """#!/bin/sh
@@ -99,6 +102,49 @@ class TestSimulated(EngineContract):
             assert dict(other.engine.resolved.values)["max_num_batched_tokens"] == 256
         finally:
             await keeper.release()
+
+
+class Virtual(TestSimulated):
+    """The same server as a task on a loop in virtual time; no process is there to be looked at."""
+
+    owned = False
+
+    def engine(self) -> Engine:
+        return create_engine(study(kind="simulated", simulate={"clock": "virtual"}))
+
+    async def test_a_start_takes_as_long_as_on_the_card_and_is_not_waited_for(self, tmp_path: Path) -> None:
+        began, real = now(), time.monotonic()
+        running = await self.engine().start(self.config(), Lease((), 0), folder=tmp_path)
+        assert not isinstance(running, StartFailure)
+        await running.stop()
+        assert 100 < now() - began < 200
+        assert 100 < sum(phase.seconds for phase in running.phases) < 200
+        assert time.monotonic() - real < 20
+        assert "Application shutdown complete" in (tmp_path / "engine.log").read_text()
+
+    async def test_a_server_that_is_deaf_is_killed_and_gone(self, tmp_path: Path) -> None:
+        deaf = create_engine(study(kind="simulated", simulate={"clock": "virtual", "fault": "ignore_sigterm"}))
+        running = await deaf.start(self.config(), Lease((), 0), folder=tmp_path)
+        assert not isinstance(running, StartFailure)
+        report = await running.stop()
+        assert report.killed and report.leftovers == ()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.get_running_loop().create_connection(asyncio.Protocol, "127.0.0.1", port_of(running))
+
+    async def test_a_start_that_stands_still_is_ended(self, tmp_path: Path) -> None:
+        engine = create_engine(study(kind="simulated", simulate={"clock": "virtual", "fault": "hang_at:compile"}))
+        failed = await engine.start(self.config(), Lease((), 0), folder=tmp_path)
+        assert isinstance(failed, StartFailure)
+        assert failed.failure.failure_class == "stall"
+        assert failed.seconds > 300
+
+
+@pytest.mark.parametrize(
+    "case", [name for name, _ in inspect.getmembers(Virtual, inspect.iscoroutinefunction) if name.startswith("test_")]
+)
+def test_in_virtual_time(case: str, tmp_path: Path) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(getattr(Virtual(), case)(tmp_path))
 
 
 class TestCommand(EngineContract):

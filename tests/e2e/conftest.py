@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.desk import Desk
+from tests.desk import VIRTUAL, Desk
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     (folder / "scratch").mkdir()
     desk = Desk(folder, folder / "scratch")
-    study = desk.write()
+    study = desk.write(VIRTUAL)
     done = desk.run("run", "tiny.yaml")
     assert done.returncode == 0, done.stderr + done.stdout
     desk.wait_until_nothing_is_left()

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from autotune.outcome import Measured
-from tests.desk import STUDY, Desk
+from tests.desk import VIRTUAL, Desk
 
 KNEE = (
-    STUDY.replace("  levels: [4]\n", "  knee: 0.5\n")
+    VIRTUAL.replace("  levels: [4]\n", "  knee: 0.5\n")
     .replace("trials: 5", "trials: 2")
     .replace("space:\n", "baseline: {args: {max_num_seqs: 16}}\nspace:\n")
 )

@@ -15,7 +15,7 @@ name: damaged
 model: llama-3.1-8b
 engine:
   kind: simulated
-  simulate: {card: h100, speed: 4, startup: 0.02, noise: 0%}
+  simulate: {card: h100, clock: virtual, noise: 0%}
 hardware: {gpus: 1}
 baseline: {args: {max_num_seqs: 4}}
 space:
