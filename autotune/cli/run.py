@@ -108,7 +108,7 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     if kept is not None:
         console.print(Text(SpaceAccount.from_json(kept).sentence), soft_wrap=True)
     spent = duration_text(busy_seconds(result.records))
-    spent += " on the simulated card's clock" if parts.spec.engine.virtual else ""
+    spent += " of simulated time" if parts.spec.engine.virtual else ""
     console.print(Text(f"{len(result.records)} trials in {spent}; all of it is in {result.folder}", style="dim"))
     if result.recommendation is not None:
         console.print()
