@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -177,7 +177,7 @@ class ResponseWriter:
         self.pseudo = pseudo
         self.extra_tokens = extra_tokens
         self.created = int(time.time())
-        self.id = ("chatcmpl-" if generation.chat else "cmpl-") + uuid.uuid4().hex
+        self.id = ("chatcmpl-" if generation.chat else "cmpl-") + f"{random.getrandbits(128):032x}"
         self.model = model
         kind = "chat.completion" if generation.chat else "text_completion"
         chunk = "chat.completion.chunk" if generation.chat else "text_completion"

@@ -35,18 +35,19 @@ class ProcessLog:
         """An ERROR line."""
         self.line("ERROR", where, text)
 
-    def web(self, text: str) -> None:
-        """A line of the HTTP server, which has its own format."""
-        self._write(False, f"({self.process} pid={self.pid}) INFO:     {text}")
+    def web(self, text: str, *, soon: bool = True) -> None:
+        """A line of the HTTP server, which has its own format; a task may write it with the next one that is needed."""
+        self._write(False, f"({self.process} pid={self.pid}) INFO:     {text}", soon=soon)
 
     def raw(self, text: str) -> None:
         """A line of a traceback, on stderr without a stamp."""
         self._write(True, text)
 
-    def _write(self, to_stderr: bool, text: str) -> None:
+    def _write(self, to_stderr: bool, text: str, *, soon: bool = True) -> None:
         out = self.out or (sys.stderr if to_stderr else sys.stdout)
         try:
             out.write(text + "\n")
-            out.flush()
+            if soon or self.out is None:
+                out.flush()
         except BrokenPipeError:  # whoever read the log has gone; the server goes on
             return

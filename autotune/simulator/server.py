@@ -86,7 +86,7 @@ def _access(state: ServerState, request: web.Request, status: int) -> None:
     if state.log_requests:
         peer = request.transport.get_extra_info("peername") if request.transport else None
         where = f"{peer[0]}:{peer[1]}" if peer else "-"
-        state.log.web(f'{where} - "{request.method} {request.path} HTTP/1.1" {status}')
+        state.log.web(f'{where} - "{request.method} {request.path} HTTP/1.1" {status}', soon=False)
 
 
 class _Stream:

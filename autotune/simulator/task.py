@@ -28,7 +28,7 @@ class ServerTask:
 
     async def _run(self, argv: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
         code = KILLED
-        with log.open("a", encoding="utf-8", buffering=1) as out:
+        with log.open("a", encoding="utf-8") as out:
             try:
                 flags, environment = understand(argv, environ)
                 if environment.processes or environment.fault("leak_process"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pydantic import TypeAdapter
 
 import autotune
 from autotune.outcome import Measured, TrialRecord
-from tests.desk import STUDY, VIRTUAL, Desk
+from tests.desk import RUN_S, STUDY, VIRTUAL, Desk
 
 SEARCH = """
 search: {trials: 12, sentinel_every: 8}
@@ -41,22 +42,27 @@ def without(value: object) -> object:
     return [without(item) for item in value] if isinstance(value, list) else value
 
 
-def run(desk: Desk, folder: str, seed: int, hashes: str) -> Ran:
+def start(desk: Desk, folder: str, hashes: str) -> subprocess.Popen[str]:
     """The study in a folder of its own. `hashes` makes sets of words come in another order."""
     (desk.folder / folder).mkdir()
     desk.write(NOISY, f"{folder}/tiny.yaml")
     desk.variables["PYTHONHASHSEED"] = hashes
-    done = desk.run("run", f"{folder}/tiny.yaml", "--plain", "--seed", str(seed))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
+    return desk.start("run", f"{folder}/tiny.yaml", "--plain", "--seed", "7")
+
+
+def ran(desk: Desk, folder: str, process: subprocess.Popen[str]) -> Ran:
+    """What it left, once it has ended well."""
+    output, errors = process.communicate(timeout=RUN_S)
+    assert (process.returncode, errors) == (0, ""), output + errors
     result = desk.result(f"{folder}/tiny.yaml")
     rows = [np.load(path)["rows"].tobytes() for path in sorted((desk.folder / folder).glob("tiny/trial-*/*.npz"))]
     records = [without(TypeAdapter(TrialRecord).dump_python(record, mode="json")) for record in result.records]
-    return Ran(records, TIMES.sub("", done.stdout).replace(f"{folder}/", ""), result, b"".join(rows))
+    return Ran(records, TIMES.sub("", output).replace(f"{folder}/", ""), result, b"".join(rows))
 
 
 def test_the_same_seed_is_the_same_study(desk: Desk) -> None:
-    first, second = run(desk, "first", 7, "1"), run(desk, "second", 7, "2")
+    both = [(folder, start(desk, folder, hashes)) for folder, hashes in (("first", "1"), ("second", "2"))]
+    first, second = (ran(desk, folder, process) for folder, process in both)
     origins = [record.proposal.origin for record in first.result.records]
     assert {"baseline", "sentinel", "confirm"} <= set(origins) and len(origins) > 16
     live = [record for record in first.result.records if not record.restarted]
