@@ -52,7 +52,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     body = YAML(typ="safe").load(study.read_text())
     assert body["baseline"]["args"]["max_num_seqs"] == 32
     body["name"] = "chat"
-    body["engine"] = {"kind": "simulated", "simulate": {"speed": 20, "startup": 0.01}}
+    body["engine"] = {"kind": "simulated", "simulate": {"clock": "virtual"}}
     body["load"] |= {"levels": [64], "warmup": {"requests": 8, "max_duration": "2s"}, "window": {"duration": "5s"}}
     body |= {"quality": {"enabled": False}, "search": {"trials": 3}, "confirm": {"rounds": 0}}
     YAML().dump(body, study)

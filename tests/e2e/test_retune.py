@@ -18,7 +18,7 @@ from autotune.study import open_study
 STUDY = """\
 name: short
 model: llama-3.1-8b
-engine: {kind: simulated, simulate: {card: h100, speed: 10, startup: 0, noise: 1%}}
+engine: {kind: simulated, simulate: {card: h100, clock: virtual, noise: 1%}}
 hardware: {gpus: 1}
 space:
   parameters:
