@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import types
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from typing import cast
@@ -53,33 +54,44 @@ class RawResult:
     body: bytes
 
 
-class ClientEnd:
+class ClientEnd(ABC):
     """Tells a client what to do and keeps what it tells."""
-
-    pid = 0
-    exit_code: int | None = None
-    alive = True
 
     def __init__(self) -> None:
         self.tick = Tick()
         self.first_tokens: list[float] = []
         self.events: asyncio.Queue[dict[str, JsonValue] | RawResult | None] = asyncio.Queue()
 
+    @property
+    def pid(self) -> int:
+        """Its process; 0 for none."""
+        return 0
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of its process, once that has ended."""
+        return None
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended by itself."""
+        return True
+
+    @abstractmethod
     async def connect(self) -> None:
         """Wait until the client listens.
 
         Raises:
             EnvironmentFault: it does not come up.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def tell(self, data: bytes) -> None:
         """Send a frame."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End the client and wait for it."""
-        raise NotImplementedError
 
     def take(self, kind: int, payload: bytes) -> None:
         """Keep a frame of the client's."""
@@ -142,15 +154,15 @@ class ProcessEnd(ClientEnd):
         self.reading: asyncio.Task[None] | None = None
 
     @property
-    def pid(self) -> int:  # type: ignore[override]
+    def pid(self) -> int:
         return self.process.pid or 0
 
     @property
-    def exit_code(self) -> int | None:  # type: ignore[override]
+    def exit_code(self) -> int | None:
         return self.process.exitcode
 
     @property
-    def alive(self) -> bool:  # type: ignore[override]
+    def alive(self) -> bool:
         return self.process.is_alive()
 
     async def connect(self) -> None:
