@@ -9,7 +9,7 @@ from pathlib import Path
 from autotune.engine.recipe import Command
 from autotune.engine.supervised import Ended
 from autotune.simulator.task import ServerTask
-from autotune.virtualtime import now
+from autotune.virtualtime import now, time_of_day
 
 SEED = "AUTOTUNE_SIM_SEED"
 
@@ -22,7 +22,7 @@ class VirtualJob:
 
     def __init__(self, command: Command, log: Path, seed: int) -> None:
         at = command.argv.index("serve")
-        self._server = ServerTask(command.argv[at:], {SEED: str(seed), **command.env}, log)
+        self._server = ServerTask(command.argv[at:], {SEED: str(seed), **command.env}, log, time_of_day)
 
     @property
     def exit_code(self) -> int | None:

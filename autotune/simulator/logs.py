@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TextIO
@@ -16,10 +18,13 @@ class ProcessLog:
     pid: int
     out: TextIO | None = None
     """Where lines go; None: to this process's stdout and stderr."""
+    time_of_day: Callable[[], float] = time.time
+    """Seconds since 1970, for the stamps."""
 
     def line(self, level: str, where: str, text: str) -> None:
         """One line of vLLM's own logger."""
-        stamp = datetime.now().strftime("%m-%d %H:%M:%S")  # local time without zone, as vLLM writes it
+        # Local time without zone, as vLLM writes it.
+        stamp = datetime.fromtimestamp(self.time_of_day()).strftime("%m-%d %H:%M:%S")
         for part in text.split("\n"):
             self._write(False, f"({self.process} pid={self.pid}) {level} {stamp} [{where}] {part}")
 

@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from .arguments import ArgumentError, Flags, parse
@@ -50,6 +51,7 @@ class ServerProcess:
     """The API server's process, or a task on somebody's loop that behaves like it.
 
     :param out: where a task writes its log; a process writes it to stdout and stderr.
+    :param time_of_day: seconds since 1970, for the log's stamps.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class ServerProcess:
         environment: SimulationEnvironment,
         environ: Mapping[str, str],
         out: TextIO | None = None,
+        time_of_day: Callable[[], float] = time.time,
     ) -> None:
         self.flags = flags
         self.environment = environment
         self.environ = environ
         self.pid = os.getpid() if out is None else 1
-        self.api = ProcessLog("APIServer", self.pid, out)
-        self.engine_log = ProcessLog("EngineCore", self.pid, out)
+        self.api = ProcessLog("APIServer", self.pid, out, time_of_day)
+        self.engine_log = ProcessLog("EngineCore", self.pid, out, time_of_day)
         self.stop = asyncio.Event()
         self.child: asyncio.subprocess.Process | None = None
         self._own_process = out is None

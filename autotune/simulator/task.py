@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .arguments import ArgumentError
@@ -19,9 +19,13 @@ class ServerTask:
     :param argv: ``serve MODEL [options]``.
     :param environ: its variables.
     :param log: file that its output is appended to.
+    :param time_of_day: seconds since 1970, for the log's stamps.
     """
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], log: Path, time_of_day: Callable[[], float]
+    ) -> None:
+        self._time_of_day = time_of_day
         self.exit_code: int | None = None
         self._process: ServerProcess | None = None
         self._task = asyncio.create_task(self._run(tuple(argv), dict(environ), log))
@@ -33,7 +37,7 @@ class ServerTask:
                 flags, environment = understand(argv, environ)
                 if environment.processes or environment.fault("leak_process"):
                     raise ValueError("AUTOTUNE_SIM_PROCS and the fault leak_process need a server that is a process")
-                self._process = ServerProcess(flags, environment, environ, out)
+                self._process = ServerProcess(flags, environment, environ, out, self._time_of_day)
                 code = await self._process.run()
             except (ArgumentError, ValueError) as error:
                 out.write(f"{error}\n")

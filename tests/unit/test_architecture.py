@@ -118,6 +118,21 @@ def test_no_wait_swallows_an_interruption() -> None:
     assert found == []
 
 
+def test_what_a_trial_runs_asks_for_the_time_where_it_may_be_virtual() -> None:
+    """The host's clock hardly moves in a study in virtual time: a deadline by it would never come."""
+    names = ("process", "readiness", "running", "enginelog", "keeper", "watchdog")
+    rooms = ("run.py", "trial.py", "local.py", "load/", "quality/", "search/", *(f"engine/{name}.py" for name in names))
+    of_the_host = {"load/sockets.py", "load/surroundings.py", "load/telemetry.py"}
+    asks = re.compile(r"\b(time\.(monotonic|time|sleep)|perf_counter|process_time)\(")
+    found = [
+        f"{path}:{text[: match.start()].count(chr(10)) + 1}"
+        for path, _, text in modules()
+        if path.startswith(rooms) and path not in of_the_host
+        for match in asks.finditer(text)
+    ]
+    assert found == []
+
+
 def test_nothing_is_evaluated_and_no_shell_is_used() -> None:
     found = []
     for path, tree, _ in modules():
