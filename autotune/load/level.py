@@ -16,6 +16,7 @@ from autotune.load.records import Records, decode
 from autotune.load.report import Level, Target
 from autotune.load.steady import Observation, WarmUp
 from autotune.load.turns import Turn
+from autotune.load.waves import WaveWatch
 from autotune.load.workload import RequestMaker
 from autotune.spec.study import LoadSpec, SloSpec
 from autotune.virtualtime import now
@@ -117,6 +118,7 @@ class LevelRun:
         if self.duration is None:
             self.duration = 0.0 if spec.window.requests else 20.0
         self.ttft: list[float] = []
+        self._waves = WaveWatch(round(level.value), self.tick * self.scale)
         self._ahead: Turn | None = None
 
     async def run(self) -> LevelResult:
@@ -190,6 +192,7 @@ class LevelRun:
             mark = self._mark()
             if reason := self._all_fail(begin, mark):
                 return False, reason
+            self._waves.note(mark.at, mark.finished)
             if warm_up.done(Observation(mark.at, mark.finished, mark.chunks, self._sum("inflight"))):
                 return warm_up.steady, None
             self._tell("warmup", begin, mark)
@@ -206,6 +209,7 @@ class LevelRun:
             mark = self._mark()
             stopped = self._all_fail(begin, mark)
             progress = self._tell("window", begin, mark)
+            self._waves.note(mark.at, mark.finished)
             if self._window_over(begin, mark):
                 end = mark.at
                 stopped = stopped or self._too_slow(begin, mark)
@@ -228,11 +232,10 @@ class LevelRun:
         if self.drain:
             return False
         assert self.duration is not None
-        done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
-        needed = float(self.required + self._late())
+        needed = self.required + self._late()
         if self.closed:
-            needed = max(WAVES, math.ceil(needed / self.level.value)) * self.level.value + 1
-        return elapsed >= self.duration and done >= needed
+            return self._waves.over(begin.at, self.duration, max(WAVES, math.ceil(needed / self.level.value)))
+        return elapsed >= self.duration and mark.sent - begin.sent >= needed
 
     def _late(self) -> int:
         """Requests that are told of inside the window and do not count: they ended, or got their first token, before.

@@ -28,12 +28,11 @@ from autotune.errors import SpecError
 from autotune.load.bootstrap import Blocks
 from autotune.load.records import Flags, Floats, Records
 from autotune.load.report import Estimate
+from autotune.load.waves import wave_ends
 from autotune.load.wire import UNFINISHED
 from autotune.spec.study import ObjectiveSpec, SloSpec
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)
-BURST = 0.2
-"""A pause of more than this share of a wave ends a burst of requests that ended together."""
 MAX_BLOCKS = 20
 """Blocks of time that a window is cut into for its intervals, at most."""
 
@@ -212,30 +211,16 @@ def good_requests(records: Records, slos: Sequence[SloSpec]) -> Flags:
 
 
 def whole_waves(records: Records, window: Window, streams: int) -> Window:
-    """The part of a closed loop's window that holds whole waves: from the end of a request to the end of the
-    `streams`-th, 2 `streams`-th, ... request after it.
+    """The whole waves of a closed loop's window (see `waves.wave_ends`).
 
-    Streams with answers of similar lengths march in step: all read their prompts, then all write. A window with a piece
-    of a wave has too much of one or of the other. Where ends come in bursts, waves begin with the first of one: those
-    keep time, while the last may be late. The window is returned as it is where it holds less than two waves or a
-    request failed in it.
+    The window is returned as it is where it holds less than two of them or a request failed in it.
     """
-    if (records.failed & window.holds(records.column("end"))).any():
+    waves = wave_ends(np.sort(records.column("last")[records.ok]), window.start, window.end, streams)
+    if not waves:
         return window
-    known = np.sort(records.column("last")[records.ok])
-    begin, end = np.searchsorted(known, (window.start, window.end))
-    ends = known[begin:end]
-    if len(ends) <= 2 * streams:
-        return window
-    pauses = np.diff(ends, prepend=known[begin - 1] if begin else -np.inf)
-    wave = streams * (ends[-1] - ends[0]) / (len(ends) - 1)
-    bursts = np.flatnonzero(pauses[:streams] > BURST * wave)
-    first = int(bursts[0]) if len(bursts) else 0
-    count = (len(ends) - 1 - first) // streams
-    if count < 2:
-        return window
-    waves = tuple(ends[first : first + count * streams + 1 : streams].tolist())
-    return Window(waves[0], waves[-1], window.by_plan, waves)
+    whole = Window(waves[0], waves[-1], window.by_plan, waves)
+    ends = records.column("end")[records.failed]
+    return window if (whole.holds(ends) | window.holds(ends)).any() else whole
 
 
 def blocks_of(records: Records, window: Window) -> Blocks:

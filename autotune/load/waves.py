@@ -1,0 +1,92 @@
+"""Whole waves of a closed loop: what a window may hold, found in the ends of requests.
+
+Streams with answers of similar lengths march in step: all read their prompts, then all write. A window with a piece of
+a wave has too much of one or of the other, so it begins and ends with waves. The same rule is asked twice: while the
+load runs, with the ends as the clients tell them, so that no time is spent on a piece that would not count; and
+afterwards with the ends as they were.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autotune.load.records import Floats
+
+BURST = 0.2
+"""A pause of more than this share of a wave ends a burst of requests that ended together."""
+COARSE = 15
+"""Waves shorter than so many readings are not told apart surely while the load runs; then one more is waited for."""
+
+
+def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, grain: float = 0.0) -> tuple[float, ...]:
+    """The ends of whole waves between two times: of a request, and of every `streams`-th after it.
+
+    Where ends come in bursts, waves begin with the first of one: those keep time, while the last may be late. The burst
+    that began nearest to `begin` is taken, so that the first wave may begin up to half a wave before it: a warm-up that
+    counts requests is over with the last of a burst, and the wave that this burst begins would be lost.
+
+    Args:
+        ends: seconds at which requests ended without error, ascending, of the whole run.
+        begin, end: the asked window in the same seconds.
+        streams: concurrency.
+        grain: seconds within which `ends` are not told apart; a pause is longer than three.
+
+    Returns:
+        Ascending times; one more than there are waves. Empty where there are not two of them.
+    """
+    low, high = np.searchsorted(ends, (begin, end))
+    if high - low <= 2 * streams:
+        return ()
+    held = (high - low - 1) // streams
+    wave = (ends[high - 1] - ends[high - 1 - held * streams]) / held
+    pauses = np.diff(ends[:high], prepend=-np.inf)
+    firsts = np.flatnonzero(pauses > max(BURST * wave, 3 * grain))
+    near = firsts[np.abs(ends[firsts] - begin) <= wave / 2]
+    after = firsts[(firsts >= low) & (firsts < low + streams)]
+    candidates = near[np.argsort(np.abs(ends[near] - begin))] if len(near) else after
+    first = int(candidates[0]) if len(candidates) else int(low)
+    count = (high - 1 - first) // streams
+    return tuple(ends[first : first + count * streams + 1 : streams].tolist()) if count >= 2 else ()
+
+
+class WaveWatch:
+    """Says when a closed window may end: with a wave, at the one nearest to the asked duration.
+
+    Args:
+        streams: concurrency.
+        grain: seconds between two readings.
+    """
+
+    def __init__(self, streams: int, grain: float) -> None:
+        self._streams, self._grain = streams, grain
+        self._times: list[float] = []
+        self._counts: list[int] = []
+        self._known = 0
+
+    def note(self, at: float, finished: int) -> None:
+        """A reading: `finished` requests ended until `at`, in seconds since the start of the load."""
+        if finished > (self._counts[-1] if self._counts else 0):
+            self._times.append(at)
+            self._counts.append(finished)
+
+    def over(self, begin: float, duration: float, needed: int) -> bool:
+        """Whether a window from `begin` is over with the wave that just ended.
+
+        Args:
+            begin: when the warm-up was over.
+            duration: asked seconds.
+            needed: waves that it must hold.
+        """
+        if not self._counts:
+            return False
+        ends = np.repeat(self._times, np.diff(self._counts, prepend=0))
+        waves = wave_ends(ends, begin, np.inf, self._streams, grain=self._grain)
+        count = len(waves) - 1
+        if count <= self._known:
+            return False
+        self._known = count
+        elapsed = waves[-1] - waves[0]
+        length = elapsed / count
+        if length < COARSE * self._grain:
+            count, elapsed = count - 1, elapsed - length
+        return count >= needed and elapsed + length / 2 >= duration

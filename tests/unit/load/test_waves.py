@@ -1,0 +1,67 @@
+"""When a closed window begins and ends."""
+
+import numpy as np
+import pytest
+
+from autotune.load.waves import WaveWatch, wave_ends
+
+WAVE = 6.0
+
+
+def marching(streams: int, waves: int, *, spread: float = 0.5) -> np.ndarray:
+    """Ends of streams in step: each wave's within `spread` seconds, `WAVE` seconds after those of the one before."""
+    return np.concatenate([WAVE * (wave + 1) + np.linspace(0, spread, streams) for wave in range(waves)])
+
+
+def watched(
+    ends: np.ndarray, begin: float, duration: float, *, streams: int, needed: int = 3, grain: float = 0.2
+) -> float:
+    """The second at which a window from `begin` would be ended, with readings that come late by one grain."""
+    watch = WaveWatch(streams, grain)
+    for at in np.arange(0.0, ends[-1] + 1.0, grain / 2):
+        watch.note(at, int(np.searchsorted(ends, at - grain)))
+        if at > begin and watch.over(begin, duration, needed):
+            return float(at)
+    raise AssertionError("never over")
+
+
+@pytest.mark.parametrize("begin", [12.51, 12.2, 9.2, 14.9])
+def test_a_window_begins_with_the_burst_nearest_to_the_end_of_the_warm_up(begin: float):
+    waves = wave_ends(marching(16, 8), begin, 40.0, 16)
+    assert waves[0] == 12.0
+    assert np.diff(waves) == pytest.approx(WAVE)
+
+
+def test_a_later_burst_is_taken_where_it_is_nearer():
+    assert wave_ends(marching(16, 8), 15.5, 40.0, 16)[0] == 18.0
+
+
+def test_ends_without_bursts_begin_where_the_window_does():
+    ends = np.arange(0.0, 60.0, 0.25)
+    waves = wave_ends(ends, 10.1, 50.0, 16)
+    assert waves[0] == 10.25
+    assert np.diff(waves) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("duration", "waves"), [(1.0, 3), (18.0, 3), (20.0, 3), (22.0, 4), (30.0, 5)])
+def test_the_load_ends_with_the_wave_nearest_to_the_asked_duration(duration: float, waves: int):
+    ends = marching(16, 12)
+    over = watched(ends, 12.6, duration, streams=16)
+    boundary = 12.0 + waves * WAVE
+    assert boundary < over < boundary + 0.6  # at once, not a wave later
+    assert len(wave_ends(ends, 12.6, over, 16)) - 1 == waves
+
+
+def test_requests_that_a_percentile_needs_are_waited_for():
+    assert watched(marching(16, 12), 12.6, 6.0, streams=16, needed=5) > 12.0 + 5 * WAVE
+
+
+def test_short_waves_are_given_one_more_because_readings_blur_them():
+    ends = marching(16, 200, spread=0.1) / 10.0  # waves of 0.6 s, three readings each
+    over = watched(ends, 3.0, 3.0, streams=16)
+    assert len(wave_ends(ends, 3.0, over, 16)) - 1 >= 5
+    assert over < 3.0 + 3.0 + 3 * 0.6 + 0.4
+
+
+def test_nothing_is_over_before_anything_ended():
+    assert not WaveWatch(4, 0.2).over(0.0, 1.0, 1)
