@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 DIRECTIONS = 96
 DRAWS = 24
-UNSEEN = 0.015
+UNSEEN = 0.04
 """Gains up to so much, as a logarithm, do not count: noise hides them, and a plateau is full of them."""
 GROWTH = 1.02
 """A hypervolume that has grown by this factor has grown."""
@@ -58,10 +58,13 @@ class Expectation:
         measured = [one for one in kept if objectives.values(one.record) is not None]
         self._rng = np.random.default_rng(seed)
         front = front_of([one.record for one in measured], objectives)
-        self._losses = _clipped(losses_of([one.record for one in measured], objectives), losses_of(front, objectives))
+        self._losses, cut = _clipped(
+            losses_of([one.record for one in measured], objectives), losses_of(front, objectives)
+        )
         rows = features.encode([one.point for one in measured])
         self._models = [
-            Surrogate(rows, self._losses[:, column], features.categorical) for column in range(self._losses.shape[1])
+            Surrogate(rows, self._losses[:, column], features.categorical, vague=cut[:, column])
+            for column in range(self._losses.shape[1])
         ]
         self._limits = self._fit_limits(kept)
         self._good = np.asarray([objectives.feasible(one.record) for one in measured])
@@ -163,14 +166,17 @@ def _directions(rng: np.random.Generator, count: int) -> Array:
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def _clipped(losses: Array, front: Array) -> Array:
+def _clipped(losses: Array, front: Array) -> tuple[Array, NDArray[np.bool_]]:
     """Losses with everything hopeless made equal: a model must tell good from better, not bad from terrible.
+
+    Also which were cut off: they say that something in a configuration is hopeless, often a queue, and not what.
 
     The cap is a factor of 1.6 beyond the front's worst end and at least a factor of e beyond the best value.
     """
     best = losses.min(axis=0)
     ends = front.max(axis=0) + 0.5 if len(front) else best + 1.5
-    return np.asarray(np.minimum(losses, np.maximum(ends, best + 1.0)))
+    most = np.maximum(ends, best + 1.0)
+    return np.minimum(losses, most), losses > most
 
 
 def _most_telling(samples: Sequence[Sample], objectives: Objectives) -> list[Sample]:

@@ -21,7 +21,7 @@ from autotune.outcome import Proposal, TrialRecord
 from autotune.search.acquisition import Expectation, Sample
 from autotune.search.features import Features
 from autotune.search.local import LocalStrategy, explain, mutate, parents_of
-from autotune.search.neglect import neglected_choices, neglected_ends
+from autotune.search.neglect import neglected_choices, neglected_ends, neglected_layouts
 from autotune.search.proposer import Setting, Situation
 from autotune.search.restart import PointCosts
 from autotune.search.screen import Candidate, Key, Point, Screen
@@ -43,6 +43,9 @@ REACH = 2
 """Settings that a candidate changes at most in one of the good configurations: more at once mostly spoil each other."""
 STUCK = 8
 """After so many measurements without a gain, every second proposal is something that was neglected."""
+
+UNEVEN = 6
+"""After so many, layouts are compared at one limit of the whole engine: what they were judged by was a queue."""
 
 THRIFT = 0.5
 """Power of the cost: at 1 the search would always take the cheap change and learn little."""
@@ -100,7 +103,8 @@ class AutoStrategy:
         seen = {self._known[one.record.number][1] for one in samples} | set(situation.tried.pending)
         good = [dict(record.proposal.point) for record in self._parents(situation.records)]
         field = _Field(self._setting.screen, costs, good, seen)
-        neglected = self._neglected(situation, field, view, samples) if expectation.stagnant >= STUCK else []
+        neglected = self._uneven(situation, field, view, samples) if expectation.stagnant >= UNEVEN else []
+        neglected += self._neglected(situation, field, view, samples) if expectation.stagnant >= STUCK else []
         for key in itertools.chain(neglected, self._refined(situation, field, view)):
             candidate = self._setting.screen.candidate(dict(key), situation.tried)
             if candidate.admitted:
@@ -121,6 +125,13 @@ class AutoStrategy:
             )
             pool = list(dict.fromkeys([*best, *field.near(around)]))
         yield from view.rank(pool)
+
+    def _uneven(self, situation: Situation, field: _Field, view: _View, samples: Sequence[Sample]) -> list[Key]:
+        """Layouts that were never measured with what a good configuration lets the whole engine take in."""
+        if field.screen.whole is None:
+            return []
+        known = [*(one.point for one in samples), *map(dict, situation.tried.pending)]
+        return view.likely(field.legal(neglected_layouts(field.screen.whole, field.good, known)))
 
     def _neglected(self, situation: Situation, field: _Field, view: _View, samples: Sequence[Sample]) -> list[Key]:
         """Ends of what the running engine can become, which cost little, and in every second proposal other choices."""
@@ -179,9 +190,17 @@ class _Field:
         return [key for key in self.legal(points) if self._reachable(dict(key)) and not self.costs.leaps(key)]
 
     def _reachable(self, point: Point) -> bool:
-        return not self.good or any(
-            sum(one[name] != point[name] for name in one.keys() & point.keys()) <= REACH for one in self.good
-        )
+        return not self.good or any(self._steps(one, point) <= REACH for one in self.good)
+
+    def _steps(self, before: Point, point: Point) -> int:
+        """Settings that differ; a layout that keeps the limit of the whole engine is one."""
+        steps = sum(before[name] != point[name] for name in before.keys() & point.keys())
+        whole = self.screen.whole
+        if whole is None or whole.at(before) is None or whole.at(point) is None:
+            return steps
+        sequences = whole.sequences.name
+        moved = before[sequences] != point[sequences] == whole.kept(before, point[whole.layout.name])
+        return steps - moved
 
 
 @dataclass(frozen=True)

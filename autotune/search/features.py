@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.search.whole import WholeLimit
 from autotune.space.config import FrozenValue
 from autotune.space.layout import Layout
 
@@ -22,11 +23,13 @@ class Features:
     """One column per ladder (its step, scaled to 0..1), choice (a code), layout (a code) and part of a layout.
 
     Parts let a model carry over what it learnt of tensor parallelism to another layout; the code keeps a layout that
-    was never tried uncertain.
+    was never tried uncertain. Where layouts differ in their replicas, the sequences of one replica stand as those of
+    the whole engine (`WholeLimit.share`): that is what makes requests wait.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         self._parameters = space.parameters
+        self._whole = WholeLimit.of(space)
         self._columns: list[tuple[Parameter, str | None]] = []
         self._codes: dict[tuple[str, str | None], dict[FrozenValue, float]] = {}
         categorical: list[bool] = []
@@ -54,6 +57,10 @@ class Features:
         """One row per point. An inactive ladder stands in its middle, an inactive choice has a code of its own."""
         rows = np.empty((len(points), self.count))
         for column, (parameter, part) in enumerate(self._columns):
+            if self._whole is not None and parameter is self._whole.sequences:
+                shares = map(self._whole.share, points)
+                rows[:, column] = [0.5 if share is None else share for share in shares]
+                continue
             codes = self._codes[parameter.name, part]
             missing = -1.0 if self.categorical[column] else 0.5
             rows[:, column] = [

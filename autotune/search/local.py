@@ -11,6 +11,8 @@ from autotune.search.proposer import Setting, Situation
 from autotune.search.screen import Point, Screen
 from autotune.space.config import FrozenValue
 
+KEPT = 0.5
+"""Of the changed layouts, so many keep the limit of the whole engine; the others keep the replica's."""
 MUTATIONS = 300
 """Mutations looked at in one call before a random draw is taken instead."""
 
@@ -48,7 +50,8 @@ def parents_of(records: Sequence[TrialRecord], setting: Setting) -> list[TrialRe
 def mutate(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random, count: int) -> Point:
     """Change `count` parameters: a ladder moves by one to three steps, a choice to any other value.
 
-    A parameter that becomes active by a change gets a random value.
+    A parameter that becomes active by a change gets a random value. A changed layout may keep the limit of the whole
+    engine (`WholeLimit`), as one change.
     """
     changed = {**_missing(screen, point, rng), **point}
     movable = [parameter for parameter in screen.space.parameters if len(parameter.values) > 1]
@@ -63,6 +66,10 @@ def mutate(screen: Screen, point: Mapping[str, FrozenValue], rng: random.Random,
         step = rng.choice((1, 1, 2, 3)) * rng.choice((-1, 1))
         moved = min(max(index + step, 0), len(values) - 1)
         changed[parameter.name] = values[moved if moved != index else index - (1 if step > 0 else -1)]
+    if screen.whole is not None and rng.random() < KEPT:
+        layout, sequences = screen.whole.layout.name, screen.whole.sequences.name
+        if changed[layout] != point.get(layout) and changed[sequences] == point.get(sequences):
+            changed[sequences] = screen.whole.kept(point, changed[layout])
     return changed
 
 

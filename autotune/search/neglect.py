@@ -14,10 +14,13 @@ from autotune.search.screen import Point
 from autotune.space.config import FrozenValue
 
 if TYPE_CHECKING:
+    from autotune.search.whole import WholeLimit
     from autotune.space.space import SearchSpace
 
 FAR = 3
 """So many other settings differ in everything that a value was measured with."""
+STARVED = 0.6
+"""A limit of the whole engine below so much of another one is lower; the steps of a ladder are closer."""
 NEAR_STEPS = 1
 """Steps of a ladder that make no difference."""
 
@@ -41,6 +44,33 @@ def neglected_choices(
         if apart >= FAR:
             found.append((apart, point))
     return [point for _, point in sorted(found, key=lambda one: -one[0])]
+
+
+def neglected_layouts(
+    whole: WholeLimit, good: Sequence[Mapping[str, FrozenValue]], known: Sequence[Mapping[str, FrozenValue]]
+) -> list[Point]:
+    """Good configurations in layouts that were only measured with a lower limit of the whole engine; the lowest first.
+
+    What was measured of such a layout is a queue before it.
+
+    Args:
+        whole: the limit.
+        good: the best configurations.
+        known: everything that was tried.
+    """
+    most: dict[FrozenValue, int] = {}
+    for one in known:
+        limit, layout = whole.at(one), one.get(whole.layout.name)
+        if limit is not None and layout is not None:
+            most[layout] = max(limit, most.get(layout, 0))
+    found: list[tuple[float, Point]] = []
+    for base in good:
+        for layout in most:
+            point = whole.moved(base, layout)
+            limit = whole.at(point)
+            if limit is not None and most[layout] < STARVED * limit:
+                found.append((most[layout] / limit, point))
+    return [point for _, point in sorted(found, key=lambda one: one[0])]
 
 
 def neglected_ends(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.outcome import Broken, Proposal, TrialRecord
+from autotune.search.whole import WholeLimit
 from autotune.space.config import EngineConfig, FrozenValue
 from autotune.space.defaults import real_changes
 
@@ -50,6 +51,7 @@ class Screen:
 
     def __init__(self, space: SearchSpace, base: EngineConfig, refuse: Refuse) -> None:
         self.space = space
+        self.whole = WholeLimit.of(space)
         self.base = base
         self._refuse = refuse
         self._configs: dict[Key, EngineConfig] = {}

@@ -22,6 +22,8 @@ MANY_POINTS = 60
 MOST_POINTS = 110
 """A fit uses so many points at most; who has more passes the ones that matter."""
 
+_VAGUE = 3.0
+"""Variance that a vague row has beside its noise; measurements are scaled to a variance of 1."""
 _PRIOR_DEVIATION = 1.0
 _MAIN_RATE = 5.0
 """Inverse squared length scale of a main effect along a ladder (the ladder has length 1)."""
@@ -70,7 +72,15 @@ class Relative:
 class Surrogate:
     """A fitted model: `predict` gives mean and standard deviation of the noise-free value."""
 
-    def __init__(self, rows: Array, targets: Array, categorical: Mask, *, noise: float = 0.03) -> None:
+    def __init__(
+        self,
+        rows: Array,
+        targets: Array,
+        categorical: Mask,
+        *,
+        noise: float = 0.03,
+        vague: Mask | None = None,
+    ) -> None:
         """Fit.
 
         Args:
@@ -78,8 +88,10 @@ class Surrogate:
             targets: measured values, on a scale where effects add (logarithms).
             categorical: which columns hold codes instead of positions.
             noise: standard deviation of a measurement to begin with, on the scale of `targets`.
+            vague: rows whose target says little, such as one that was cut off.
         """
         self._rows = rows
+        self._vague = _VAGUE * (np.zeros(len(rows)) if vague is None else vague.astype(np.float64))
         self._categorical = categorical
         self._columns = rows.shape[1]
         self._mean = float(np.mean(targets))
@@ -97,6 +109,7 @@ class Surrogate:
         model = copy.copy(self)
         model._rows = np.vstack([self._rows, rows])
         model._targets = np.concatenate([self._targets, (mean + worse * deviation - self._mean) / self._spread])
+        model._vague = np.concatenate([self._vague, np.zeros(len(rows))])
         model._distances = _distances(model._rows, model._rows, self._categorical)
         model._decays = model._decay(model._distances)
         model._condition()
@@ -172,7 +185,7 @@ class Surrogate:
         return float(mains.sum() + pairs + np.exp(self._scales[-3]))
 
     def _noisy(self, kernel: Array, scales: Array) -> Array:
-        kernel[np.diag_indices(len(kernel))] += np.exp(scales[-1]) + 1e-6
+        kernel[np.diag_indices(len(kernel))] += np.exp(scales[-1]) + 1e-6 + self._vague
         return kernel
 
     def _fit(self, prior: Array) -> Array:
@@ -202,7 +215,7 @@ class Surrogate:
         pairs = pair_weight * 0.5 * (total**2 - squares.sum(axis=0))
         product = np.exp(scales[-3] - rates @ half.distances)
         kernel = half.square(total + pairs + product)
-        kernel[np.diag_indices(len(kernel))] += noise + 1e-6
+        kernel[np.diag_indices(len(kernel))] += noise + 1e-6 + self._vague
         factor = np.linalg.cholesky(kernel)
         inverse_factor = np.linalg.inv(factor)
         inverse = inverse_factor.T @ inverse_factor

@@ -26,11 +26,11 @@ from benchmarks.search.surfaces import WEIGHT_BYTES, Surface, evaluate
 WEIGHTS = ("none", "fp8", "int4")
 GRAPHS = ("none", "piecewise", "full")
 DRAFTS = ("none", "ngram", "eagle")
-BATCHED = "max_num_batched_tokens"
-"""vLLM's own name, by which a search knows that engines are started with room for it."""
-COLUMNS = {BATCHED: "batched"}
+SEQS, BATCHED = "max_num_seqs", "max_num_batched_tokens"
+"""vLLM's own names, by which a search knows what is a replica's own, and how wide engines are started."""
+COLUMNS = {SEQS: "seqs", BATCHED: "batched"}
 """What `evaluate` calls a setting where that is not the setting's own name."""
-LIVE = frozenset({"seqs", BATCHED})
+LIVE = frozenset({SEQS, BATCHED})
 COMPILES = ("layout", "weights", "kv8", BATCHED, "graph")
 OBJECTIVES = Objectives(
     items=(Objective("output_throughput", True, "last"), Objective("ttft_p95_ms", False, "last")), levels=(1.0,)
@@ -107,7 +107,7 @@ def space_of(surface: Surface) -> SearchSpace:
     half_octaves = [round(2 ** (step / 2)) for step in range(8, 21)]
     parameters = [
         Parameter("gmu", "ladder", tuple(round(0.80 + 0.02 * step, 2) for step in range(10)), ordered=True),
-        Parameter("seqs", "ladder", tuple(half_octaves), ordered=True),
+        Parameter(SEQS, "ladder", tuple(half_octaves), ordered=True),
         Parameter(BATCHED, "ladder", tuple(round(2 ** (step / 2)) for step in range(18, 31)), ordered=True),
         Parameter("weights", "choice", WEIGHTS),
         Parameter("kv8", "switch", (False, True)),
@@ -121,7 +121,7 @@ def space_of(surface: Surface) -> SearchSpace:
     ]
     if surface.gpus > 1:
         parameters.insert(0, Parameter("layout", "layout", tuple(str(one) for one in _layouts(surface))))
-    return SearchSpace(surface.name, tuple(parameters), requires=(parse_expression(f"{BATCHED} >= seqs"),))
+    return SearchSpace(surface.name, tuple(parameters), requires=(parse_expression(f"{BATCHED} >= {SEQS}"),))
 
 
 def _layouts(surface: Surface) -> list[Layout]:
@@ -134,7 +134,7 @@ def baseline_point(surface: Surface) -> dict[str, FrozenValue]:
     """What an online server defaults to, on the layout that surely fits."""
     layout = {"layout": str(Layout(surface.gpus, 1))} if surface.gpus > 1 else {}
     return {
-        **layout, "gmu": 0.90, "seqs": 256, BATCHED: 2048, "weights": "none", "kv8": False, "block": 16,
+        **layout, "gmu": 0.90, SEQS: 256, BATCHED: 2048, "weights": "none", "kv8": False, "block": 16,
         "prefix": True, "overlap": False, "graph": "full", "capture": 512, "draft": "none",
     }  # fmt: skip
 
@@ -142,7 +142,7 @@ def baseline_point(surface: Surface) -> dict[str, FrozenValue]:
 def expert_points(surface: Surface) -> list[dict[str, FrozenValue]]:
     """Five settings of the kind that public advice gives: one or two changes each, none tuned on a surface."""
     base = baseline_point(surface)
-    points = [{**base, BATCHED: 8192}, {**base, "weights": "fp8"}, {**base, "gmu": 0.96, "seqs": 512}]
+    points = [{**base, BATCHED: 8192}, {**base, "weights": "fp8"}, {**base, "gmu": 0.96, SEQS: 512}]
     if surface.gpus > 1:
         half = {"layout": str(Layout(surface.gpus // 2, 2)), "weights": "fp8"}
         wide = {
@@ -151,7 +151,7 @@ def expert_points(surface: Surface) -> list[dict[str, FrozenValue]]:
             BATCHED: 8192,
         }
         return [*points, {**base, **half}, {**base, **wide}]
-    return [*points, {**base, "draft": "eagle", "draft_tokens": 3}, {**base, "kv8": True, "seqs": 512}]
+    return [*points, {**base, "draft": "eagle", "draft_tokens": 3}, {**base, "kv8": True, SEQS: 512}]
 
 
 def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) -> dict[str, NDArray]:
@@ -165,7 +165,7 @@ def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) ->
         "graph": [GRAPHS.index(str(point["graph"])) for point in points],
         "draft": [DRAFTS.index(str(point["draft"])) for point in points],
     }
-    for name in ("gmu", "seqs", BATCHED, "kv8", "block", "prefix", "overlap"):
+    for name in ("gmu", SEQS, BATCHED, "kv8", "block", "prefix", "overlap"):
         table[COLUMNS.get(name, name)] = [float(point[name]) for point in points]  # type: ignore[arg-type]
     for name in ("capture", "draft_tokens"):
         table[name] = [float(point.get(name) or 0) for point in points]  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ def columns_of(points: Sequence[Mapping[str, FrozenValue]], surface: Surface) ->
 class SimulatedStudy:
     """Runs proposals on a surface and counts what they cost. Noise depends on seed and trial number only."""
 
-    names: ClassVar[Names] = Names(LIVE, COMPILES, utilization="gmu", seqs="seqs", batched=BATCHED)
+    names: ClassVar[Names] = Names(LIVE, COMPILES, utilization="gmu", seqs=SEQS, batched=BATCHED)
     surface: Ground
     seed: int
     live: bool = False

@@ -7,7 +7,7 @@ import pytest
 from autotune.outcome import Proposal
 from autotune.search.restart import running_engine
 from autotune.space.config import EngineConfig, FrozenValue
-from benchmarks.search.study import BATCHED, SimulatedStudy
+from benchmarks.search.study import BATCHED, SEQS, SimulatedStudy
 from benchmarks.search.surfaces import DENSE1, Surface
 
 
@@ -23,7 +23,7 @@ def test_one_wide_start_serves_every_smaller_step_live() -> None:
     """The engine starts with the baseline's 2,048 tokens; the true values are those of a plain start."""
     room = study()
     first = room.run(Proposal(config(room, weights="fp8", **{BATCHED: 512})))
-    second = room.run(Proposal(config(room, weights="fp8", **{BATCHED: 1448, "seqs": 128})))
+    second = room.run(Proposal(config(room, weights="fp8", **{BATCHED: 1448, SEQS: 128})))
     assert (first.restarted, second.restarted) == (True, False)
     assert second.seconds == room.costs.live + room.costs.measure
     engine = running_engine(room.history)
