@@ -11,7 +11,7 @@ from autotune.outcome import Proposal, TrialRecord
 
 @dataclass(frozen=True, slots=True)
 class StudyStarted:
-    """A study begins or goes on. `finished` trials were found in the store."""
+    """A study begins or goes on. `finished` trials were found in the store; `seconds_left` of `search.wall_clock`."""
 
     name: str
     folder: Path
@@ -19,6 +19,7 @@ class StudyStarted:
     finished: tuple[TrialRecord, ...]
     simulated: bool
     notes: tuple[str, ...] = ()
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class StudyRun:
         """
         self._resume()
         parts = self._parts
+        limit = parts.spec.search.wall_clock
         self._observer.notify(
             StudyStarted(
                 parts.spec.name,
@@ -78,6 +79,7 @@ class StudyRun:
                 tuple(self._records),
                 simulated=parts.spec.engine.kind == "simulated",
                 notes=parts.notes,
+                seconds_left=None if limit is None else max(0.0, limit - self._elapsed_s()),
             )
         )
         await self._executor.open(parts.spec.hardware.parallel_trials)

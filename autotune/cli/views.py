@@ -148,6 +148,7 @@ class LiveView:
         self._front: list[TrialRecord] = []
         self._running: dict[int, tuple[TrialStarted, float, str]] = {}
         self._started: StudyStarted | None = None
+        self._began = time.monotonic()
         self._confirming: ConfirmationStarted | None = None
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.screen, transient=True)
 
@@ -161,7 +162,7 @@ class LiveView:
     def notify(self, event: Event) -> None:
         match event:
             case StudyStarted():
-                self._started = event
+                self._started, self._began = event, time.monotonic()
                 self._records = list(event.finished)
                 self._front = front_of(self._records, self._objectives)
                 for note in event.notes:
@@ -208,13 +209,22 @@ class LiveView:
         head.append(f"  {searched} of {self._started.budget} trials of the search", style="")
         if self._confirming:
             head.append(f"  {self._proof(self._confirming)}", style="cyan")
-        times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
-        left = max(0, self._started.budget - searched)
-        if times and left and not self._confirming:
-            head.append(f"  about {duration_text(times[len(times) // 2] * left)} of search left", style="dim")
+        left = self._search_left(self._started, searched)
+        if left and not self._confirming:
+            head.append(f"  about {duration_text(left)} of search left", style="dim")
         if self._started.simulated:
             head.append("  simulated", style="magenta")
         return head
+
+    def _search_left(self, started: StudyStarted, searched: int) -> float:
+        """Seconds: the median trial times those that may come, and no more than the wall clock has left."""
+        times = sorted(record.seconds for record in self._records if isinstance(record.outcome, Measured))
+        if not times:
+            return 0.0
+        left = times[len(times) // 2] * max(0, started.budget - searched)
+        if started.seconds_left is None:
+            return left
+        return min(left, max(0.0, started.seconds_left - (time.monotonic() - self._began)))
 
     def _proof(self, confirming: ConfirmationStarted) -> str:
         """How far the proof is: rounds of the confirmation, then undo tests, whose number is not known before."""

@@ -36,3 +36,13 @@ def test_the_screen_counts_the_search_and_the_proof_apart_and_says_why_it_ended(
     assert f"{searched} of 60 trials of the search" in screen()
     view.notify(StudyFinished("60 of 60 trials are done"))
     assert "study ends: 60 of 60 trials are done" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_search_is_not_said_to_last_longer_than_its_wall_clock() -> None:
+    records = made_up_history(60)
+    console = Console(file=StringIO(), width=160, force_terminal=False)
+    view = LiveView(Objectives.of(history_spec()), records[0].config, console)
+    view.notify(StudyStarted("chat", Path("chat"), 1_000, tuple(records), simulated=False, seconds_left=90.0))
+    with console.capture() as got:
+        console.print(view.screen())
+    assert "about 1 min 30 s of search left" in got.get() or "about 1 min 29 s of search left" in got.get()
