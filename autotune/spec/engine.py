@@ -44,7 +44,7 @@ class SimulatedSpec(Part):
     card: Literal["h100", "h200", "a100", "l4"] = "h100"
     """Which card is simulated."""
     clock: Literal["wall", "virtual"] = "wall"
-    """`wall`: processes in real time. `virtual`: a clock that jumps; the same seed gives the same study, in seconds."""
+    """`wall`: processes in real time. `virtual`: time jumps, and the same seed is the same study (docs/concepts.md)."""
     speed: Annotated[float, Field(gt=0)] = 20.0
     """How much faster than real time; measured times are scaled back. A virtual clock needs none."""
     noise: Annotated[Share, Field(le=0.5)] = 0.01

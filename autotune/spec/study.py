@@ -320,7 +320,7 @@ class SearchSpec(Part):
     patience: Annotated[int, Field(ge=3)] | None = None
     """Stop after so many measured trials without a gain of the front's hypervolume."""
     seed: int = 0
-    """Seed of the search."""
+    """Seed of the search, and of the noise of a simulated engine with a virtual clock."""
     experts: bool = True
     """Start with the baseline and known good settings for this card and model class."""
     sentinel_every: Annotated[int, Field(ge=0)] = 10
