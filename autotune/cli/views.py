@@ -148,7 +148,6 @@ class LiveView:
         self._front: list[TrialRecord] = []
         self._running: dict[int, tuple[TrialStarted, float, str]] = {}
         self._started: StudyStarted | None = None
-        self._began = time.monotonic()
         self._confirming: ConfirmationStarted | None = None
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.screen, transient=True)
 
@@ -162,7 +161,7 @@ class LiveView:
     def notify(self, event: Event) -> None:
         match event:
             case StudyStarted():
-                self._started, self._began = event, time.monotonic()
+                self._started = event
                 self._records = list(event.finished)
                 self._front = front_of(self._records, self._objectives)
                 for note in event.notes:
@@ -224,7 +223,12 @@ class LiveView:
         left = times[len(times) // 2] * max(0, started.budget - searched)
         if started.seconds_left is None:
             return left
-        return min(left, max(0.0, started.seconds_left - (time.monotonic() - self._began)))
+        # By the trials' own clock: a simulated study's may be virtual.
+        fresh = self._records[len(started.finished) :]
+        spent = max((one.started_at + one.seconds for one in fresh), default=0.0) - min(
+            (one.started_at for one in fresh), default=0.0
+        )
+        return min(left, max(0.0, started.seconds_left - spent))
 
     def _proof(self, confirming: ConfirmationStarted) -> str:
         """How far the proof is: rounds of the confirmation, then undo tests, whose number is not known before."""
