@@ -41,7 +41,7 @@ budgets, because some think for minutes: the column says how many.
   shows it alone.
 * A tenth of the hypervolume of `chat8` is one replica over all GPUs with 1,024 sequences. With the 256 of the warm
   start that layout is hopeless: requests queue. `auto` compares layouts at the limit of the whole engine (sequences
-  times replicas), so most studies find it, but about half of them too late for 95 % within 60 plain trials.
+  times replicas), so it finds it, but late: about half of the studies after 60 plain trials.
 * On `dense70` the setting that is within 5 % is the fifth trial of random's warm start and the sixth of `auto`, which
   brings one with more tokens a step forward, so that the next is a live change. Its whole warm start is cheaper (5.2
   against 5.6 plain trials).
