@@ -28,6 +28,7 @@ from autotune.events import (
 from autotune.load.area import area_of
 from autotune.outcome import Measured, TrialRecord
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
+from autotune.result import busy_seconds
 from autotune.search.front import front_of
 from autotune.search.health import settled
 from autotune.search.objectives import Objectives
@@ -224,10 +225,7 @@ class LiveView:
         if started.seconds_left is None:
             return left
         # By the trials' own clock: a simulated study's may be virtual.
-        fresh = self._records[len(started.finished) :]
-        spent = max((one.started_at + one.seconds for one in fresh), default=0.0) - min(
-            (one.started_at for one in fresh), default=0.0
-        )
+        spent = busy_seconds(self._records[len(started.finished) :])
         return min(left, max(0.0, started.seconds_left - spent))
 
     def _proof(self, confirming: ConfirmationStarted) -> str:

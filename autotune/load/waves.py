@@ -39,8 +39,11 @@ def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, grain: fl
         return ()
     held = (high - low - 1) // streams
     wave = (ends[high - 1] - ends[high - 1 - held * streams]) / held
-    pauses = np.diff(ends[:high], prepend=-np.inf)
-    firsts = np.flatnonzero(pauses > max(BURST * wave, 3 * grain))
+    # Only what can begin the window is looked at: this is asked while the load runs, of ever more ends.
+    earliest = int(np.searchsorted(ends, begin - wave / 2))
+    latest = max(int(np.searchsorted(ends, begin + wave / 2, side="right")), int(low) + streams)
+    pauses = np.diff(ends[earliest : min(latest, high)], prepend=ends[earliest - 1] if earliest else -np.inf)
+    firsts = earliest + np.flatnonzero(pauses > max(BURST * wave, 3 * grain))
     near = firsts[np.abs(ends[firsts] - begin) <= wave / 2]
     after = firsts[(firsts >= low) & (firsts < low + streams)]
     candidates = near[np.argsort(np.abs(ends[near] - begin))] if len(near) else after

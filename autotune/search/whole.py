@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autotune.space.config import FrozenValue
@@ -52,10 +53,15 @@ class WholeLimit:
         whole = self.at(point)
         if whole is None:
             return None
+        low, high = self._ends
+        return math.log(whole / low) / math.log(high / low)
+
+    @cached_property
+    def _ends(self) -> tuple[int, int]:
+        """The lowest and the highest limit of the space."""
         replicas = [_replicas(value) for value in self.layout.values]
         steps = [value for value in self.sequences.values if isinstance(value, int)]
-        low, high = min(replicas) * min(steps), max(replicas) * max(steps)
-        return math.log(whole / low) / math.log(high / low)
+        return min(replicas) * min(steps), max(replicas) * max(steps)
 
     def kept(self, point: Mapping[str, FrozenValue], layout: FrozenValue) -> FrozenValue:
         """What a replica's limit has to be in another layout so that the engine's does not fall; its nearest step.

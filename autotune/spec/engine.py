@@ -64,9 +64,10 @@ class SimulatedSpec(Part):
         """Simulated seconds in one second of the clock that is measured with."""
         return 1.0 if self.virtual else self.speed
 
-
-NEED_A_PROCESS = ("leak_process",)
-"""Faults that are a process's."""
+    @property
+    def faults(self) -> frozenset[str]:
+        """The names in `fault`, which is a list of `NAME` or `NAME:NUMBER`."""
+        return frozenset(word.strip().partition(":")[0] for word in (self.fault or "").split(","))
 
 
 def virtual_problems(study: StudySpec) -> Iterable[Problem]:
@@ -81,13 +82,8 @@ def virtual_problems(study: StudySpec) -> Iterable[Problem]:
         (("quality", "command"), study.quality.command is not None, "starts a command"),
         (("quality", "tasks"), not all(task.endswith(".jsonl") for task in study.quality.tasks), "starts lm-eval"),
         (("quality", "reference"), "://" in (study.quality.reference or ""), "asks a server"),
-        (("engine", "simulate", "fault"), names_one_of(simulate.fault, NEED_A_PROCESS), "starts a process"),
+        (("engine", "simulate", "fault"), "leak_process" in simulate.faults, "starts a process"),
     )
     for path, given, what in wanted:
         if given:
             yield Problem(path, f"{what}, which would not see the virtual clock of `engine.simulate`", hint)
-
-
-def names_one_of(fault: str | None, names: Iterable[str]) -> bool:
-    """Whether the list of faults has one of these."""
-    return not {word.strip().partition(":")[0] for word in (fault or "").split(",")}.isdisjoint(names)
