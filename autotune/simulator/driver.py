@@ -68,6 +68,7 @@ class RealTimeEngine:
         self._frontend = Frontend(settings.api_servers)
         self._clients: dict[int, _Client] = {}
         self._busy = [False] * len(self.cores)
+        self._written = [0] * len(self.cores)
         self._next_id = 0
         self._finished = 0
         self._faults = faults
@@ -142,7 +143,7 @@ class RealTimeEngine:
     def states(self) -> list[EngineState]:
         """Gauges and totals of every engine."""
         states = []
-        for core in self.cores:
+        for rank, core in enumerate(self.cores):
             scheduler, counters = core.scheduler, core.scheduler.counters
             states.append(
                 EngineState(
@@ -153,7 +154,7 @@ class RealTimeEngine:
                     prefix_queries=counters.prefix_queries,
                     prefix_hits=counters.prefix_hits,
                     prompt_tokens=counters.prompt_tokens,
-                    generation_tokens=counters.generation_tokens,
+                    generation_tokens=self._written[rank],
                     blocks=scheduler.pool.total,
                     received_tokens=counters.received_tokens,
                 )
@@ -246,6 +247,8 @@ class RealTimeEngine:
             else:
                 self.metrics.observe("inter_token_latency_seconds", (now - client.last_s) / gain, gain)
             client.last_s = now
+            # As vLLM's API server counts them: when it has them in hand, which is after the engine has written them.
+            self._written[client.engine] += gain
             if done:
                 del self._clients[number]
                 self._count(client.request, now)

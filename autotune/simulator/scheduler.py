@@ -89,7 +89,6 @@ class SchedulerCounters:
     received_tokens: int = 0
     """Prompt tokens whose KV came from another engine."""
     prompt_tokens: int = 0
-    generation_tokens: int = 0
     steps: int = 0
 
 
@@ -151,7 +150,6 @@ class Scheduler:
             if request.aborted:
                 continue
             request.emitted += gain
-            self.counters.generation_tokens += gain
             if request.first_token_s < 0:
                 request.first_token_s = now
                 self.counters.prompt_tokens += request.prompt_len

@@ -82,7 +82,6 @@ def test_too_few_blocks_preempt_and_the_work_is_done_again():
         scheduler.add(request)
     assert drain(scheduler, requests) == [200] * 4
     assert scheduler.counters.preemptions > 0
-    assert scheduler.counters.generation_tokens == 800
     assert sum(request.preemptions for request in requests) == scheduler.counters.preemptions
 
 
