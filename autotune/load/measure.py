@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from autotune.load.agreement import check_profile
+from autotune.load.agreement import check_profile, host_bound
 from autotune.load.alphabet import find_alphabet
 from autotune.load.client import LoadClient
 from autotune.load.early import HopelessRule, Progress
@@ -196,6 +196,7 @@ def _report(
         }
     )
     ends = records.column("end")
+    waited = host_bound(level, engine)
     return LevelReport(
         level=level,
         metrics=tuple(figures.items()),
@@ -209,7 +210,7 @@ def _report(
         content_hash=maker.content_hash,
         plan_hash=plan_hash(load, level, session.plan(level, number)),
         samples=samples,
-        notes=(*profile.notes, *_notes(result, load)),
+        notes=(*profile.notes, *((waited,) if waited else ()), *_notes(result, load)),
     )
 
 

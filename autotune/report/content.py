@@ -12,6 +12,7 @@ from autotune.engine.cpu_setup import model_path
 from autotune.engine.redaction import redact
 from autotune.errors import SpecError
 from autotune.host.fingerprint import differences
+from autotune.load.agreement import host_bound
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, in_words, left_out, verdict_of
 from autotune.report.effects import effects_of
@@ -290,6 +291,8 @@ def _notes(
         notes.append("The machine changed during the study: " + "; ".join(changed) + ".")
     for text, numbers in _warned(records).items():
         notes.append(f"{text}: {_trials(numbers)}.")
+    if waited := _waited(verdict.chosen):
+        notes.append(waited)
     if not verdict.final:
         notes.append("The study has not ended; this is what it knows so far.")
     if not spec.quality.enabled:
@@ -304,6 +307,20 @@ def _warned(records: Sequence[TrialRecord]) -> dict[str, list[int]]:
         for text in record.resolved.warnings if record.resolved else ():
             found.setdefault(text, []).append(record.number)
     return found
+
+
+def _waited(chosen: TrialRecord | None) -> str:
+    """Where the GPUs waited for the host with what is recommended: its gain may be another one elsewhere."""
+    if chosen is None or not isinstance(chosen.outcome, Measured):
+        return ""
+    levels = [(one.level, dict(one.engine)) for one in chosen.outcome.load.levels]
+    idle = [f"{engine['gpu_utilisation_mean']:.0f}% at {at}" for at, engine in levels if host_bound(at, engine)]
+    if not idle:
+        return ""
+    return (
+        f"With what is recommended the GPUs waited for their host: they were busy for {', '.join(idle)}. Its gain "
+        "holds for this host; a faster one, larger CUDA graphs or more API servers (--api-server-count) may give more."
+    )
 
 
 def _trials(numbers: Sequence[int]) -> str:

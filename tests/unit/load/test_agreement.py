@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autotune.load.agreement import check_profile, in_flight
+from autotune.load.agreement import check_profile, host_bound, in_flight
 from autotune.load.enginewatch import EngineWatch, Reading
 from autotune.load.measure import measure
 from autotune.load.metrics import Window
@@ -84,6 +84,16 @@ def test_steady_preemptions_are_the_engines_result_and_a_note():
     found = findings(closed(), watch(**{RUNNING: [32], PREEMPTED: [5.0 * k for k in range(21)]}))
     assert found.invalid == ()
     assert "preemptions in 640 requests: the KV cache is too small" in one(found.notes)
+
+
+def test_gpus_that_wait_for_their_host_are_a_note():
+    assert host_bound(CLOSED, {"gpu_utilisation_mean": 88.5}) == (
+        "the GPUs were busy for 88% of the window: they waited for their host"
+    )
+    assert host_bound(CLOSED, {"gpu_utilisation_mean": 97.0}) is None
+    assert host_bound(OPEN, {"gpu_utilisation_mean": 40.0}) is None  # nothing to do is no fault of the host
+    assert host_bound(CLOSED, {"gpu_utilisation_mean": 0.0}) is None  # a driver that does not tell
+    assert host_bound(CLOSED, {}) is None
 
 
 def test_other_peoples_requests_are_invalid():

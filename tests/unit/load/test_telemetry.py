@@ -39,6 +39,7 @@ async def test_figures_and_tokens_per_joule(start_server, client, tmp_path):
     assert (engine["gpu_4_memory_max_bytes"], engine["gpu_5_power_watts"]) == (70e9, 200)
     rate = level.estimate("output_throughput").value
     assert level.estimate("tokens_per_joule").value == pytest.approx(rate / 800)
+    assert "the GPUs were busy for 60% of the window: they waited for their host" in level.notes
     assert cards.closed
 
 

@@ -73,6 +73,24 @@ def test_the_notes_of_a_level_reach_the_page(records: tuple[TrialRecord, ...]) -
     assert found.count(None) == len(found) - len(levels)
 
 
+def test_a_winner_that_the_host_holds_up_is_told_with_its_levels(
+    content: ReportContent, records: tuple[TrialRecord, ...]
+) -> None:
+    assert not any("waited for their host" in note for note in content.notes)
+    changed = []
+    for one in records:
+        if isinstance(one.outcome, Measured):
+            levels = tuple(
+                replace(level, engine=(("gpu_utilisation_mean", 88.0 + 9 * number),))
+                for number, level in enumerate(one.outcome.load.levels)
+            )
+            one = replace(one, outcome=replace(one.outcome, load=replace(one.outcome.load, levels=levels)))
+        changed.append(one)
+    (note,) = [note for note in gather(history_spec(), changed).notes if "waited for their host" in note]
+    first = changed[0].outcome.load.levels[0].level
+    assert f"they were busy for 88% at {first}. Its gain holds for this host;" in note
+
+
 def test_slow_links_are_told_of_every_trial_and_once_for_all(records: tuple[TrialRecord, ...]) -> None:
     slow = Resolved(warnings=("4 tensor parallel ranks talk across sockets",))
     changed = [replace(one, resolved=slow) if one.number in (2, 5) else one for one in records]
