@@ -37,6 +37,7 @@ DRIFT = 0.10
 """And so much throughput lost from the first half to the second."""
 GROWTH_SHARE = 0.05
 """Backlog, as a share of the arrivals in the window, from which an open loop is overloaded."""
+BUSY = "gpu_utilisation_mean"
 BUSY_PERCENT = 95.0
 """A closed loop has work for the GPUs at any time. One configuration (FP8 weights, 128 streams) kept an H200 busy for
 97 to 100 % of the windows on one host and for 88 to 92 % on another, and there wrote 8 % less (docs/evidence)."""
@@ -186,7 +187,7 @@ def host_bound(level: Level, engine: Mapping[str, float]) -> str | None:
     Args:
         engine: the level's figures of engine and GPUs (`LevelReport.engine`).
     """
-    busy = engine.get("gpu_utilisation_mean", 0.0)  # 0 is a driver that does not tell
+    busy = engine.get(BUSY, 0.0)  # 0 is a driver that does not tell
     if level.kind != "closed" or not 0 < busy < BUSY_PERCENT:
         return None
     return f"the GPUs were busy for {busy:.0f}% of the window: they waited for their host"

@@ -6,13 +6,14 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from autotune import __version__
 from autotune.engine.cpu_setup import model_path
 from autotune.engine.redaction import redact
 from autotune.errors import SpecError
 from autotune.host.fingerprint import differences
-from autotune.load.agreement import host_bound
+from autotune.load.agreement import BUSY, host_bound
 from autotune.outcome import Infeasible, Measured, TrialRecord
 from autotune.report.comparison import Verdict, change_rows, columns_of, gain_views, in_words, left_out, verdict_of
 from autotune.report.effects import effects_of
@@ -204,6 +205,8 @@ def _evidence(verdict: Verdict, objectives: Objectives, records: Sequence[TrialR
         text = f"It was measured again in {count_text(rounds, 'round')} of fresh starts, which did not prove a gain"
     elif verdict.chosen is None:
         text = "There is nothing to confirm"
+    elif verdict.final and _keeps(verdict):
+        text = "The figures below are those of the search"
     else:
         text = "It was not confirmed on fresh starts yet, so the figures below are those of the search"
     if verdict.quality:
@@ -291,7 +294,7 @@ def _notes(
         notes.append("The machine changed during the study: " + "; ".join(changed) + ".")
     for text, numbers in _warned(records).items():
         notes.append(f"{text}: {_trials(numbers)}.")
-    if waited := _waited(verdict.chosen):
+    if waited := _waited(verdict):
         notes.append(waited)
     if not verdict.final:
         notes.append("The study has not ended; this is what it knows so far.")
@@ -309,16 +312,23 @@ def _warned(records: Sequence[TrialRecord]) -> dict[str, list[int]]:
     return found
 
 
-def _waited(chosen: TrialRecord | None) -> str:
+def _waited(verdict: Verdict) -> str:
     """Where the GPUs waited for the host with what is recommended: its gain may be another one elsewhere."""
-    if chosen is None or not isinstance(chosen.outcome, Measured):
+    if verdict.chosen is None or _keeps(verdict):
         return ""
-    levels = [(one.level, dict(one.engine)) for one in chosen.outcome.load.levels]
-    idle = [f"{engine['gpu_utilisation_mean']:.0f}% at {at}" for at, engine in levels if host_bound(at, engine)]
+    starts = verdict.proofs[1] if verdict.proofs is not None else (verdict.chosen,)
+    loads = [one.outcome.load.levels for one in starts if isinstance(one.outcome, Measured)]
+    idle = []
+    for levels in zip(*loads, strict=False):  # a start may have been stopped early
+        busy = fmean(dict(one.engine).get(BUSY, 0.0) for one in levels)
+        if host_bound(levels[0].level, {BUSY: busy}):
+            idle.append(f"{busy:.0f}% at {levels[0].level}")
     if not idle:
         return ""
+    with_what, figures = ("what is recommended", "Its gain") if verdict.proven else (
+        f"trial {verdict.chosen.number}", "What it measured")  # fmt: skip
     return (
-        f"With what is recommended the GPUs waited for their host: they were busy for {', '.join(idle)}. Its gain "
+        f"With {with_what} the GPUs waited for their host: they were busy for {', '.join(idle)}. {figures} "
         "holds for this host; a faster one, larger CUDA graphs or more API servers (--api-server-count) may give more."
     )
 

@@ -271,7 +271,7 @@ class ReportContent:
                 f"Figures are geometric means of {starts} fresh starts; their brackets span the starts' 95 % intervals."
             )
         if self.kept:
-            return f"{text} A gain is claimed where its whole interval on fresh starts is above ×1."
+            return f"{text} A gain is claimed where its whole interval on fresh starts is beyond the margin."
         text += " A ratio above ×1 is better, also where less is more;"
         if any(row.confirmed for row in self.gains):
             return f"{text} it is taken between starts of the same round, with a 95 % interval over the rounds."

@@ -80,15 +80,25 @@ def test_a_winner_that_the_host_holds_up_is_told_with_its_levels(
     changed = []
     for one in records:
         if isinstance(one.outcome, Measured):
+            busy = 80.0 + 3 * (one.proposal.origin == "confirm")
             levels = tuple(
-                replace(level, engine=(("gpu_utilisation_mean", 88.0 + 9 * number),))
+                replace(level, engine=(("gpu_utilisation_mean", busy + 9 * number),))
                 for number, level in enumerate(one.outcome.load.levels)
             )
             one = replace(one, outcome=replace(one.outcome, load=replace(one.outcome.load, levels=levels)))
         changed.append(one)
-    (note,) = [note for note in gather(history_spec(), changed).notes if "waited for their host" in note]
-    first = changed[0].outcome.load.levels[0].level
-    assert f"they were busy for 88% at {first}. Its gain holds for this host;" in note
+    winner, today = next(one for one in records if one.number == content.chosen), records[0].config
+
+    def said(final: Recommendation | None) -> list[str]:
+        return [note for note in gather(history_spec(), changed, final).notes if "waited for their host" in note]
+
+    (note,) = said(None)
+    assert note.startswith(f"With trial {winner.number} the GPUs waited for their host: they were busy for 80% at ")
+    assert "What it measured holds for this host;" in note and "98%" not in note
+    (note,) = said(Recommendation(winner.config, today, winner.number, proven=True, sentence="better"))
+    assert note.startswith("With what is recommended the GPUs waited for their host: they were busy for 83% at ")
+    assert "Its gain holds for this host;" in note  # its fresh starts are what the gain rests on
+    assert not said(Recommendation(today, today, 0, proven=False, sentence="nothing was proven to be better"))
 
 
 def test_slow_links_are_told_of_every_trial_and_once_for_all(records: tuple[TrialRecord, ...]) -> None:
@@ -264,6 +274,8 @@ def test_a_study_that_keeps_what_runs_shows_why(records: tuple[TrialRecord, ...]
         assert "What runs today" in written
         assert "Better by" not in written
         assert content.unproven[0].partition(":")[0] in written
+    search = [one for one in records if one.proposal.origin != "confirm"]
+    assert gather(history_spec(), search, kept).sentences[2].startswith("The figures below are those of the search")
     better = gather(history_spec(), records)
     assert not better.kept and not better.unproven
     assert "Better by" in html_page(better) and "Better by" in markdown(better)
