@@ -128,7 +128,7 @@ class SocketReader:
         self._into = (self._buffer,)
         self._later: deque[tuple[SocketTransport, int]] = deque()
         self._called = False
-        self._floor = 0.0
+        self._floor = perf_counter() - DELIVERY
         self.addresses: dict[tuple[str, int], Sequence[tuple[Any, ...]]] = {}
         """Of names that were looked up; whoever opens many connections clears it before."""
         self.rest = 0.0

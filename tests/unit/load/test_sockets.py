@@ -50,6 +50,21 @@ class Pair:
                 await asyncio.sleep(0.001)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stamping():
+    """The kernel stamps some time after the first socket of the host has asked for it, and while one does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
+        one.setsockopt(socket.SOL_SOCKET, sockets.SO_TIMESTAMPNS, 1)
+        server, _ = listener.accept()
+        with server:
+            for _ in range(1000):
+                server.send(b"a")
+                if one.recvmsg(1, socket.CMSG_SPACE(16))[1]:
+                    break
+                time.sleep(0.01)
+            yield
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair():
     reader = SocketReader(asyncio.get_running_loop())
@@ -94,6 +109,15 @@ async def test_without_stamps_it_is_the_time_of_the_read(pair):
     pair.receiver.transport.sock.setsockopt(socket.SOL_SOCKET, sockets.SO_TIMESTAMPNS, 0)
     sent, stamped, read = await late(pair)
     assert sent + 0.05 <= stamped <= read
+
+
+async def test_the_first_read_without_a_stamp_has_the_time_of_the_read(pair):
+    pair.receiver.transport.sock.setsockopt(socket.SOL_SOCKET, sockets.SO_TIMESTAMPNS, 0)
+    sent = time.perf_counter()
+    pair.server.send(b"a")
+    await pair.until(lambda: bool(pair.receiver.reads))
+    ((_, stamped, read),) = pair.receiver.reads
+    assert sent <= stamped <= read
 
 
 async def test_an_interrupted_look_at_the_clocks_is_repeated(monkeypatch):
