@@ -228,7 +228,7 @@ def _sentence(text: str) -> str:
 
 def _gain_line(gain: tuple[str, float, float, float]) -> str:
     label, ratio, low, high = gain
-    return f"  {label}: x{ratio:.3f} [{low:.3f}, {high:.3f}] of the baseline (above 1 is better)"
+    return f"  {label}: better by x{ratio:.3f} [{low:.3f}, {high:.3f}] (below 1 is worse)"
 
 
 def _trial_of(config: EngineConfig, records: Sequence[TrialRecord]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -71,10 +72,8 @@ async def _run(study: Study, like: Path | None, *, json_events: bool, plain: boo
             with screen:
                 result = await parts.run(view)
         except asyncio.CancelledError:
-            message = (
-                f"interrupted: engines are stopped, finished trials are kept. Go on with: autotune run {study.path}"
-            )
-            print(message, file=sys.stderr)
+            kept = "interrupted: engines are stopped, finished trials are kept."
+            print(f"{kept} Go on with: {_program()} run {study.path}", file=sys.stderr)
             return 130
         finally:
             parts.close()
@@ -116,9 +115,19 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
         for line in _start_lines(parts, result.recommendation.config):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
+    console.print(Text("look further with", style="dim"))
     # Exported files start one engine.
-    commands = ("dashboard", "report") if parts.spec.topology.split else ("export", "dashboard", "report")
-    console.print(Text("   ".join(f"autotune {one} {study.path}" for one in commands), style="dim"), soft_wrap=True)
+    exported = () if parts.spec.topology.split else ("export",)
+    for one in ("show", "report", "dashboard", *exported):
+        console.print(Text(f"  {_program()} {one} {study.path}"), soft_wrap=True)
+
+
+def _program() -> str:
+    """How this program was called: a line that is printed can be copied, also where it is not on the PATH."""
+    called = Path(sys.argv[0])
+    found = shutil.which("autotune")
+    on_path = found is not None and called.exists() and Path(found).samefile(called)
+    return "autotune" if on_path or called.name != "autotune" else str(called)
 
 
 def _start_lines(parts: StudyParts, config: EngineConfig) -> list[str]:

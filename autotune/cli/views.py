@@ -254,7 +254,8 @@ def front_table(front: list[TrialRecord], objectives: Objectives, baseline: Engi
     table = Table(title="front", title_justify="left", show_edge=False, pad_edge=False, header_style="dim")
     table.add_column("trial", justify="right")
     for label in objectives.labels:
-        table.add_column(label, justify="right")
+        # Words of a heading stand below each other: the room is the settings', which would else be broken in a number.
+        table.add_column(label.replace("_", " ").replace("@", " @"), justify="right", max_width=10)
     table.add_column("against the baseline", overflow="fold")
     for record in sorted(front, key=objectives.rank):
         values = objectives.values(record) or ()

@@ -53,7 +53,7 @@ def _sentences(recommendation: ExportInput, evidence: Evidence) -> Iterable[str]
     yield f"Model {recommendation.model}. vLLM {version}.{hardware}"
     yield f"Claim: {evidence.claim}"
     for label, ratio, low, high in evidence.gains:
-        yield f"  {label}: x{ratio:.3f} [{low:.3f}, {high:.3f}] of the baseline (above 1 is better)"
+        yield f"  {label}: better by x{ratio:.3f} [{low:.3f}, {high:.3f}] (below 1 is worse)"
     for measure in evidence.measures:
         yield f"Measured: {measure_text(measure)}"
     if evidence.measures:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
-from autotune.cli.views import LiveView
+from autotune.cli.views import LiveView, front_table
 from autotune.events import ConfirmationStarted, StudyFinished, StudyStarted, TrialFinished
+from autotune.outcome import Proposal
 from autotune.search.objectives import Objectives
+from autotune.space.config import EngineConfig
 from autotune.testing.history import history_spec, made_up_history
 
 
@@ -36,6 +39,17 @@ def test_the_screen_counts_the_search_and_the_proof_apart_and_says_why_it_ended(
     assert f"{searched} of 60 trials of the search" in screen()
     view.notify(StudyFinished("60 of 60 trials are done"))
     assert "study ends: 60 of 60 trials are done" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_no_setting_of_the_front_is_broken_in_a_usual_terminal() -> None:
+    records = made_up_history(60)
+    objectives = Objectives.of(history_spec())
+    config = EngineConfig.of({"max_cudagraph_capture_size": 1024, "max_num_batched_tokens": 16384})
+    console = Console(file=StringIO(), width=80)
+    record = replace(records[0], proposal=Proposal(config, origin="sampler"))
+    console.print(front_table([record], objectives, EngineConfig()))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "max_cudagraph_capture_size=1024" in shown and "max_num_batched_tokens=16384" in shown
 
 
 def test_the_search_is_not_said_to_last_longer_than_its_wall_clock() -> None:
