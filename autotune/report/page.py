@@ -31,7 +31,7 @@ def html_page(content: ReportContent) -> str:
         "notes": _list(content.notes, "notes"),
         "gains": _gains(content),
         "changes": _changes(content),
-        "command": escape(content.command),
+        "command": _command(content.command),
         "command_hidden": "" if content.command else " hidden",
         "efficiency": _pairs(content.efficiency, "figures"),
         "failures": _failures(content.failures) + _refused(content),
@@ -61,6 +61,11 @@ def _simulated(content: ReportContent) -> str:
         '<p class="simulated"><strong>Simulated.</strong> An engine model produced every figure here, no GPU did. '
         "Nothing in this report says how fast a real machine is.</p>"
     )
+
+
+def _command(command: str) -> str:
+    """Each flag stays with its value on one line: a browser would break after any hyphen."""
+    return " ".join(f"<span>{escape(part)}</span>" for part in re.split(r" (?=--)", command))
 
 
 def _gains(content: ReportContent) -> str:
