@@ -31,8 +31,8 @@ def print_refused(console: Console, account: SpaceAccount) -> None:
     """The refused configurations one by one."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("refused before a start", no_wrap=True)
-    for name in ("configuration", "why"):
-        table.add_column(name)
+    table.add_column("configuration", overflow="fold")
+    table.add_column("why")
     for one in account.refused:
         table.add_row(one.cause.removeprefix("refused_"), Text(_point(one)), Text(one.reason))
     console.print(table)
@@ -42,4 +42,6 @@ def print_refused(console: Console, account: SpaceAccount) -> None:
 
 
 def _point(one: RefusedPoint) -> str:
-    return " ".join(f"{name}={value_text(value)}" for name, value in one.point)
+    """What the point sets; what it leaves to vLLM is `None` and would only hide that."""
+    told = " ".join(f"{name}={value_text(value)}" for name, value in one.point if value is not None)
+    return told or "all at their defaults"

@@ -22,6 +22,8 @@ from autotune.search.stop import counted
 from autotune.store import Store
 from autotune.study import Study, open_study
 
+NO_TIME = "–"
+
 
 def status(
     studies: Annotated[
@@ -51,10 +53,8 @@ def _sentence(row: dict[str, str | int]) -> str:
     )
     end = f"ended: {row['end']}" if row["end"] else f"not ended, {row['searched']} of the search"
     unfinished = "; a trial is running or was interrupted" if row["unfinished"] == "yes" else ""
-    return (
-        f"{row['study']}: {end}; {row['trials']} trials ({counts}), best {best}, "
-        f"last trial {row['last trial']}{unfinished}"
-    )
+    last = f", last trial {row['last trial']}" if row["last trial"] != NO_TIME else ""
+    return f"{row['study']}: {end}; {row['trials']} trials ({counts}), best {best}{last}{unfinished}"
 
 
 def _opened(named: Sequence[Path] | None) -> Iterator[tuple[Study, Store]]:
@@ -91,6 +91,7 @@ def _describe(
     front = sorted(front_of(records, objectives), key=objectives.rank)
     best = (objectives.values(front[0]) or ())[0] if front else None
     last = max((record.started_at + record.seconds for record in records), default=0.0)
+    virtual = study.spec.engine.virtual
     counts = {kind: sum(isinstance(r.outcome, kind) for r in records) for kind in (Measured, Infeasible, Broken)}
     return {
         "study": study.spec.name,
@@ -103,5 +104,6 @@ def _describe(
         "unfinished": "yes" if open_trial else "no",
         "front": len(front),
         f"best {objectives.labels[0]}": number_text(best) if best is not None else "–",
-        "last trial": f"{duration_text(max(0.0, time.time() - last))} ago" if last else "–",
+        # A virtual clock runs ahead of ours: its times of day say nothing of how long ago that was.
+        "last trial": f"{duration_text(max(0.0, time.time() - last))} ago" if last and not virtual else NO_TIME,
     }
