@@ -266,19 +266,26 @@ def _gains(arm: _Arm, control: _Arm, index: int, objectives: Objectives, extra: 
             continue
         difference = objectives.model_losses(other)[index] - objectives.model_losses(own)[index]
         item = objectives.items[index]
-        within = math.hypot(block_error(mine, item), block_error(theirs, item), extra)
+        within = math.hypot(block_error(mine, item, objectives), block_error(theirs, item, objectives), extra)
         gains.append(Gain(difference, within))
     return gains
 
 
-def block_error(record: TrialRecord, item: Objective) -> float:
-    """Relative standard error of one figure from its time blocks: a quarter of its 95 % interval."""
+def block_error(record: TrialRecord, item: Objective, objectives: Objectives) -> float:
+    """Relative standard error of one figure from its time blocks: a quarter of its 95 % interval.
+
+    It is that of the level that the objective reads; of the best level, which may be another one in each record, the
+    largest of all levels.
+    """
     if not isinstance(record.outcome, Measured):
         return 0.0
+    levels = record.outcome.load.levels
     if item.level == "area":
-        return _relative_error(area_of(record.outcome.load.levels, item.key))
-    errors = [_relative_error(level.estimate(item.key)) for level in record.outcome.load.levels]
-    return max(errors, default=0.0) if item.level == "best" else (errors[-1] if errors else 0.0)
+        return _relative_error(area_of(levels, item.key))
+    if item.level == "best":
+        return max((_relative_error(level.estimate(item.key)) for level in levels), default=0.0)
+    report = objectives.report_at(item.level, levels)
+    return _relative_error(report.estimate(item.key)) if report is not None else 0.0
 
 
 def _relative_error(estimate: Estimate | None) -> float:

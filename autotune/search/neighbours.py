@@ -154,7 +154,7 @@ def _ratios(pairs: Sequence[tuple[TrialRecord, tuple[TrialRecord, ...]]], object
             if before is None or after is None:
                 continue
             value = objectives.model_losses(before)[index] - objectives.model_losses(after)[index]
-            within = math.hypot(block_error(alone, item), block_error(beside[0], item))
+            within = math.hypot(block_error(alone, item, objectives), block_error(beside[0], item, objectives))
             gains.append(Gain(value, within))
         compared = compare({"beside": gains}, item.label, error=ERROR, comparisons=len(objectives.items))
         found += compared.values()

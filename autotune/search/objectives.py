@@ -194,7 +194,7 @@ class Objectives:
         elif item.level == "best":
             found = self._best(item, levels)
         else:
-            report = self._pick(item.level, levels)
+            report = self.report_at(item.level, levels)
             found = _figure(report, item.key) if report is not None else None
         if found is None:
             return None
@@ -207,7 +207,8 @@ class Objectives:
             return None
         return max(figures) if item.maximize else min(figures)
 
-    def _pick(self, level: float | str, levels: Sequence[LevelReport]) -> LevelReport | None:
+    def report_at(self, level: float | str, levels: Sequence[LevelReport]) -> LevelReport | None:
+        """The report of the one level that an objective reads: `first`, `last` or a level's value."""
         if not levels:
             return None
         if isinstance(level, str):
@@ -233,7 +234,7 @@ class Objectives:
             elif item.level == "area":
                 picked += [slo.violation(one) for one in levels]
             else:
-                report = self._pick(item.level, levels)
+                report = self.report_at(item.level, levels)
                 picked.append(slo.violation(report) if report is not None else 1.0)
         return max(picked)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from autotune.load.report import Estimate, Level, LevelReport, LoadReport
 from autotune.outcome import Broken, Infeasible, Measured, Outcome, Proposal, TrialRecord
 from autotune.search.confirm import Confirmation, analyse, finalists, next_run, plan, rounds_of, versus
 from autotune.search.objectives import Objective, Objectives, Slo
@@ -72,6 +73,24 @@ def test_a_real_gain_is_claimed_with_an_interval_that_holds_it() -> None:
         one for one in claimed if one.winner and one.winner.ratios[0].low <= math.exp(0.25) <= one.winner.ratios[0].high
     ]
     assert len(inside) >= 0.95 * len(claimed)
+
+
+@pytest.mark.parametrize("level", ["first", 4.0])
+def test_rounds_that_agree_by_luck_are_no_surer_than_the_windows_of_the_level_that_counts(level: float | str) -> None:
+    objective = Objectives((Objective("output_throughput", True, level),), levels=(4.0, 64.0))
+
+    def curve(value: float) -> Measured:
+        """Known to 10 % at 4 streams and to 0.1 % at 64."""
+        figures = (Estimate(value, value * 0.9, value * 1.1, 100), Estimate(900.0, 899.1, 900.9, 100))
+        levels = zip((4.0, 64.0), figures, strict=True)
+        return Measured(
+            LoadReport(tuple(LevelReport(Level("closed", at), (("output_throughput", one),)) for at, one in levels))
+        )
+
+    found = analyse(rounds([{BASE: curve(100.0), ARM: curve(104.0)}] * 3), objective, BASE)
+    assert found.winner is None
+    (ratio,) = found.arms[0].ratios
+    assert ratio.low < 1 < ratio.value == pytest.approx(1.04)
 
 
 def test_a_gain_below_the_margin_is_not_claimed() -> None:
