@@ -9,6 +9,7 @@ from autotune.outcome import Infeasible, TrialRecord
 from autotune.search.front import feasible_hypervolume, losses_of, reference_of
 from autotune.search.objectives import REPEATS, TAKEN_OVER, Objectives
 from autotune.spec.study import SearchSpec
+from autotune.spec.units import duration_text
 
 GAIN = 0.005
 """A relative gain of the hypervolume below this is no gain: it is within the noise of a measurement."""
@@ -59,7 +60,7 @@ class StopRule:
         if self.trials is not None and count >= self.trials:
             return Stop("trials", f"{count} of {self.trials} trials are done")
         if self.wall_clock is not None and elapsed >= self.wall_clock:
-            return Stop("wall_clock", f"the wall clock of {_words(self.wall_clock)} is used up")
+            return Stop("wall_clock", f"the wall clock of {duration_text(self.wall_clock)} is used up")
         hours = sum(record.seconds * record.gpus for record in history) / 3600
         if self.gpu_hours is not None and hours >= self.gpu_hours:
             return Stop("gpu_hours", f"{hours:.3g} of {self.gpu_hours:g} GPU hours are used")
@@ -69,12 +70,6 @@ class StopRule:
         if idle >= self.patience:
             return Stop("patience", f"the front has not gained in the last {idle} measured trials")
         return None
-
-
-def _words(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
 def counted(history: Sequence[TrialRecord]) -> list[TrialRecord]:

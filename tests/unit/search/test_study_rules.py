@@ -52,8 +52,8 @@ class TestStop:
     def test_each_limit_has_its_sentence(self) -> None:
         assert self.check(trials=4) == "4 of 4 trials are done"
         assert self.check(trials=5) is None
-        assert self.check(elapsed=7300, wall_clock=7200) == "the wall clock of 2 h is used up"
-        assert self.check(elapsed=23, wall_clock=22) == "the wall clock of 22 s is used up"
+        assert self.check(elapsed=7300, wall_clock=7200) == "the wall clock of 2h is used up"
+        assert self.check(elapsed=23, wall_clock=22) == "the wall clock of 22s is used up"
         assert self.check(gpu_hours=0.3) == "0.389 of 0.3 GPU hours are used"
         assert self.check(gpu_hours=0.4) is None
         assert self.check(patience=2) == "the front has not gained in the last 2 measured trials"
