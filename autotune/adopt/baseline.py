@@ -15,6 +15,8 @@ from autotune.export.facts import gpus_of, label_of
 from autotune.space.config import FrozenValue
 
 DEFAULT_SPACE = "h100-dense"
+OWN_KEY = "VLLM_API_KEY"
+"""The service's key. A trial's engine never has it, so a study must not ask its owner to set it."""
 
 
 @lru_cache(maxsize=1)
@@ -32,7 +34,8 @@ def baseline_section(adopted: Adopted) -> dict[str, object]:
     if adopted.model:
         section["model"] = adopted.model
     section["hardware"] = {"gpus": adopted.reading.gpus or gpus_of(adopted.config)}
-    references = {name: f"${{{name}}}" for name in adopted.secrets if name in dict(adopted.config.env)}
+    variables = dict(adopted.config.env)
+    references = {name: f"${{{name}}}" for name in adopted.secrets if name in variables and name != OWN_KEY}
     if references:
         section["engine"] = {"env": references}
     section["baseline"] = {"args": args, **({"env": env} if env else {})}
@@ -82,8 +85,10 @@ def _sentences(adopted: Adopted) -> Iterable[str]:
     version = f", image of vLLM {adopted.version}" if adopted.version else ""
     where = f"{adopted.path.name} ({adopted.format}{version})"
     yield f"Read by autotune from {where}, in the words of vLLM {adopted.asked}."
-    if adopted.kept:
-        yield f"Stays in that file and is no part of a study: {', '.join(adopted.kept)}."
+    if adopted.left:
+        yield f"Stays in that file and is no part of a study: {', '.join(adopted.left)}."
+    if OWN_KEY in adopted.secrets:
+        yield f"{OWN_KEY} was left out: every trial has a key of its own."
     left = [name for name, value in adopted.config.env if name not in adopted.secrets and not _portable(name, value)]
     if left:
         yield f"Belongs to that machine and was left out: {', '.join(left)}."

@@ -200,6 +200,11 @@ class Adopted:
     version: str = ""
     asked: str = ""
 
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Those of `kept` that a study is without; the model, which it names by a key of its own, is none of them."""
+        return tuple(name for name in self.kept if not (self.model and name in ("model", "model_tag")))
+
     def line_of(self, offset: int) -> int:
         """1-based line of an offset in the file."""
         return self.text.count("\n", 0, max(offset, 0)) + 1

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from autotune.adopt.baseline import baseline_section, baseline_text, study_text
 from autotune.adopt.registry import SOURCES, adopt_file
 from autotune.adopt.tables import AskedTable, table_of, table_of_engine
 from autotune.adopt.values import Adopted
+from autotune.cli.terminal import terminal
 from autotune.engine.redaction import redact
 from autotune.errors import SpecError
 from autotune.space.renames import parse_version
@@ -55,7 +55,7 @@ def adopt(
     except OSError as error:
         raise SpecError(f"cannot be written: {error.strerror}", file=out, hint="give another --out") from error
     load_study(out)
-    Console(stderr=True).print(Text(f"wrote {out}; next: autotune validate {out}"), soft_wrap=True)
+    terminal(stderr=True).print(Text(f"wrote {out}; next: autotune validate {out}"), soft_wrap=True)
 
 
 def asked_table(python: str | None, study: Path | None) -> AskedTable:
@@ -98,7 +98,7 @@ def variables(pairs: list[str]) -> dict[str, str]:
 
 
 def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
 
     def line(label: str, text: str, style: str = "") -> None:
         console.print(Text(f"{label:<9} {redact(text)}", style=style), soft_wrap=True)
@@ -116,8 +116,8 @@ def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
         line("secret", f"{name} stays a reference; its value was not kept")
     for name in adopted.exposed:
         line("warning", f"{name} stands in the file in plain text; move it to a secret", "bold yellow")
-    if adopted.kept:
-        line("kept", f"{', '.join(adopted.kept)}: stays in the file, a study does not tune it")
+    if adopted.left:
+        line("kept", f"{', '.join(adopted.left)}: stays in the file, a study does not tune it")
     for note in (*adopted.notes, versions_differ(adopted)):
         if note:
             line("note", note)

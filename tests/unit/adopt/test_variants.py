@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.adopt.baseline import baseline_section
 from autotune.adopt.registry import adopt_text
 from autotune.adopt.values import Adopted
 from autotune.export.patch import patch
@@ -127,6 +128,7 @@ def test_what_the_production_stack_chart_ignores_or_adds(tmp_path: Path) -> None
     found = adopted(tmp_path, "values.yaml", text)
     assert dict(found.config.args) == {"enable_lora": True, "enable_prefix_caching": True, "max_num_seqs": 8}
     assert found.secrets == ("HF_TOKEN", "VLLM_API_KEY")
+    assert baseline_section(found)["engine"] == {"env": {"HF_TOKEN": "${HF_TOKEN}"}}, "a trial has a key of its own"
     assert found.exposed == ("HF_TOKEN",)
     assert any("maxNumBatchedTokens" in sentence for sentence in found.unread)
     assert any("LMCache" in note for note in found.notes)
