@@ -12,9 +12,11 @@ from rich.text import Text
 
 from autotune.cli.account_text import print_account, print_refused
 from autotune.cli.split_text import split_commands
+from autotune.cli.terminal import terminal
 from autotune.errors import SpecError
 from autotune.outcome import Measured, TrialRecord
 from autotune.quality.report import QualityCheck, QualityVerdict
+from autotune.report.trials import reason_of
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text, value_text
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.search.front import baseline_of
@@ -42,7 +44,7 @@ def show(
     objectives = Objectives.of(opened.spec)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()
-    console = Console()
+    console = terminal()
     account = SpaceAccount.from_json(kept) if kept is not None else None
     if refused:
         if account is None:
@@ -97,8 +99,8 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
         console.print(Text(record.proposal.note, style="dim"))
     for warning in record.resolved.warnings if record.resolved else ():
         console.print(Text(f"warning: {warning}", style="yellow"))
-    if not isinstance(outcome, Measured):
-        console.print(Text(outcome.reason))
+    if reason := reason_of(record, objectives) if isinstance(outcome, Measured) else outcome.reason:
+        console.print(Text(reason))
     _print_pairs(console, "configuration", [(name, value_text(value)) for name, value in record.config.args])
     _print_pairs(console, "environment variables", list(record.config.env))
     changes = record.config.changes_from(baseline)
@@ -110,6 +112,9 @@ def _print_trial(console: Console, record: TrialRecord, objectives: Objectives, 
         for level in outcome.load.levels:
             figures = [(key, figure_text(key, estimate)) for key, estimate in level.metrics]
             _print_pairs(console, f"level {level.level}: {level.requests} requests in {level.window_s:.1f} s", figures)
+            for note in (f"stopped early: {level.stopped}" if level.stopped else "", *level.notes):
+                if note:
+                    console.print(Text(f"  {note}", style="yellow"))
             _print_pairs(
                 console, "engine over the window", [(name, number_text(value)) for name, value in level.engine]
             )

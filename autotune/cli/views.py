@@ -27,6 +27,7 @@ from autotune.events import (
 )
 from autotune.load.area import area_of
 from autotune.outcome import Measured, TrialRecord
+from autotune.report.trials import reason_of
 from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
 from autotune.result import busy_seconds
 from autotune.search.front import front_of
@@ -39,7 +40,7 @@ Clock = Callable[[], float]
 
 
 def figures_text(record: TrialRecord, objectives: Objectives) -> str:
-    """The objectives of a record with their units, or why there are none."""
+    """The objectives of a record with their units, and which limits it misses, or why there are none."""
     if not isinstance(record.outcome, Measured):
         return record.outcome.reason
     parts = []
@@ -52,7 +53,7 @@ def figures_text(record: TrialRecord, objectives: Objectives) -> str:
             estimate = record.outcome.load.levels[index].estimate(item.key)
         shown = figure_text(item.key, estimate) if estimate is not None else number_text(value)
         parts.append(f"{item.key} {shown}")
-    return ", ".join(parts)
+    return "; ".join(text for text in (", ".join(parts), reason_of(record, objectives)) if text)
 
 
 class PlainView:
