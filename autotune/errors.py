@@ -12,8 +12,12 @@ A bad *configuration* is never an exception: it is a value (see `autotune.outcom
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""A disk that is full, a quota, a limit on the size of files, a disk that became read-only."""
 
 
 class AutotuneError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,15 +9,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from autotune.errors import Busy, EnvironmentFault, SpecError, StoreError
+from autotune.errors import NO_ROOM, Busy, EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
 from autotune.store import Store, shown
 
 SQLITE = "sqlite:///"
 """A database in a file: the path follows, relative to the study file or with a fourth stroke absolute."""
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
-"""A disk that is full, a quota, a limit on the size of files, a disk that became read-only."""
 
 
 @dataclass(frozen=True)

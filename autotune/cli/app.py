@@ -1,50 +1,48 @@
-"""The command line: parse, call, print. Every command is one file beside this one."""
+"""The entry point. It imports little: until the commands are loaded, Ctrl-C just ends the process."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
-from rich.console import Console
-from rich.markup import escape
+from autotune.errors import NO_ROOM, AutotuneError, EnvironmentFault
 
-from autotune import __version__
-from autotune.cli.registry import COMMANDS, GROUPS
-from autotune.errors import AutotuneError
-
-app = typer.Typer(
-    name="autotune",
-    help="Tune vLLM on your own hardware: measure, confirm, export.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"autotune {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    """Tune vLLM on your own hardware: measure, confirm, export."""
-
-
-for _name, _command in COMMANDS.items():
-    app.command(name=_name)(_command)
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name)
+if TYPE_CHECKING:
+    from typer import Typer
 
 
 def main() -> None:
-    """Entry point: turns our errors into a message and an exit code, never into a traceback."""
+    """Run the command line: turns our errors into a message and an exit code, never into a traceback."""
+    app = _loaded()
     try:
         app()
     except AutotuneError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        _end(error)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be printed would fail again at the end
+        where = error.filename or "standard output"
+        _end(EnvironmentFault(f"{where} cannot be written: {error.strerror}", hint="make room there (df -h)"))
+
+
+def _end(error: AutotuneError) -> NoReturn:
+    from rich.markup import escape
+
+    from autotune.cli.terminal import terminal
+
+    terminal(stderr=True, markup=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    sys.exit(error.exit_code)
+
+
+def _loaded() -> Typer:
+    """The commands. They take seconds to load on a busy host, where Ctrl-C would be a traceback; nothing runs yet."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a shell that runs us in the background has Ctrl-C ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from autotune.cli.commands import app
+
+    signal.signal(signal.SIGINT, before)
+    return app

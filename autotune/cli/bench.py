@@ -15,9 +15,9 @@ from typing import Annotated, Literal, cast
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.table import Table
 
+from autotune.cli.terminal import terminal
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.load.bench import BenchPlan, BenchReport, first_model
 from autotune.load.bench import bench as run_bench
@@ -119,7 +119,7 @@ def bench(
     output_tokens: Annotated[str, typer.Option(help="Answer length in tokens.")] = "128",
     duration: Annotated[str, typer.Option(help="Measured window of each level.")] = "20s",
     requests: Annotated[int | None, typer.Option(help="At least so many requests in the window.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Climb START:END:FACTOR and find the saturation knee.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Climb START:STOP:FACTOR and find the saturation knee.")] = None,
     slo: Annotated[list[str] | None, typer.Option(help="METRIC:PERCENTILE:LIMIT, such as ttft:p95:500ms.")] = None,
     capacity: Annotated[
         bool, typer.Option("--capacity", help="Bisect for the highest load that holds the SLOs.")
@@ -179,7 +179,7 @@ def bench(
 async def _run(target: Target, plan: BenchPlan) -> BenchReport:
     if not target.model:
         target = replace(target, model=await first_model(target))
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     if not sys.stderr.isatty():
         return await run_bench(target, plan)
     with console.status("connecting") as status:
@@ -216,13 +216,13 @@ def _show(report: BenchReport, *, as_json: bool, as_vllm: bool) -> None:
         }  # fmt: skip
         typer.echo(json.dumps(body, indent=2))
         return
-    console = Console()
+    console = terminal()
     if as_vllm:
         for level in report.levels:
             assert level.samples is not None
-            console.print(f"[bold]{level.level}[/] by vLLM's definitions")
+            console.print(f"{level.level} by vLLM's definitions", style="bold")
             for name, value in vllm_figures(read_records(level.samples)).items():
-                console.print(f"  {name:<24} {value:12.2f}", highlight=False)
+                console.print(f"  {name:<24} {value:12.2f}")
         return
     shown = [item for item in COLUMNS if any(level.estimate(item[0]) for level in report.levels)]
     if not shown:
@@ -236,6 +236,6 @@ def _show(report: BenchReport, *, as_json: bool, as_vllm: bool) -> None:
     console.print(table)
     for level in report.levels:
         if text := remarks(level):
-            console.print(f"{level.level}: {text}", style="yellow", highlight=False, markup=False)
+            console.print(f"{level.level}: {text}", style="yellow")
     for line in headline(report):
-        console.print(line, highlight=False)
+        console.print(line)

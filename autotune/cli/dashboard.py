@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from autotune.assembly import frame
+from autotune.cli.terminal import terminal
 from autotune.host.gpus import read_gpus
 from autotune.outcome import TrialRecord
 from autotune.report.attachments import attach, named, study_note
@@ -39,7 +39,7 @@ def dashboard(
     """Open optuna-dashboard on the study: plots, notes, logs and load reports of every trial. Ctrl-C ends it."""
     opened = open_study(study)
     store = opened.existing_store()
-    console = Console()
+    console = terminal()
     try:
         shown = ShownStudy(opened, store)
         shown.refresh()

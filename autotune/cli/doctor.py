@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from autotune.cli.terminal import terminal
 from autotune.engine import cpu_setup
 from autotune.engine.cleanup import find_leftovers
 from autotune.host.doctor import diagnose, exit_code
@@ -35,11 +35,11 @@ def doctor(
     if as_json:
         typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings], "exit_code": code}, indent=2))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = terminal(markup=True)
         for finding in findings:
-            console.print(f"{_SIGNS[finding.level]} {finding.check}: {escape(finding.text)}")
+            console.print(f"{_SIGNS[finding.level]} {finding.check}: {escape(finding.text)}", soft_wrap=True)
             if finding.fix:
-                console.print(f"        {escape(finding.fix)}")
+                console.print(f"        {escape(finding.fix)}", soft_wrap=True)
     if code:
         raise typer.Exit(code)
 

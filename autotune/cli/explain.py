@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autotune.cli.terminal import terminal
 from autotune.engine.failures import Action, Cause, Failure, FailureContext, classify, read_log
 from autotune.engine.kernellog import KernelFindings, read_kernel_log
 from autotune.engine.notices import Notice, NoticeKind
@@ -49,7 +50,7 @@ def explain(
     if json:
         typer.echo(json_module.dumps(_as_json(failure, start), indent=2, ensure_ascii=False))
     else:
-        _show(Console(highlight=False), failure, start)
+        _show(terminal(markup=True), failure, start)
 
 
 def _lines(logfile: str) -> Iterator[str]:

@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from autotune.adopt.registry import adopt_file
 from autotune.cli.adopt import variables
+from autotune.cli.terminal import terminal
 from autotune.errors import SpecError
 from autotune.export.evidence import evidence_lines
 from autotune.export.patch import patch
@@ -101,7 +101,7 @@ def _warn(recommendation: ExportInput) -> None:
 
 
 def _say(text: str, style: str = "") -> None:
-    Console(stderr=True).print(Text(text, style=style), soft_wrap=True)
+    terminal(stderr=True).print(Text(text, style=style), soft_wrap=True)
 
 
 def _print(files: tuple[ExportFile, ...]) -> None:

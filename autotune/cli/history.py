@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli.terminal import terminal
 from autotune.retune.session import opened
 from autotune.retune.state import State
 from autotune.retune.timeline import Row, rows, write_plot
@@ -43,7 +43,7 @@ def history(
 
 
 def _print(state: State, happened: Sequence[Row], study: Path) -> None:
-    console = Console()
+    console = terminal()
     if not happened and not state.versions:
         console.print(Text(f"no pass has run yet: autotune retune {study}"))
         return

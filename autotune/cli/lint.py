@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from autotune.adopt.registry import adopt_file
@@ -24,6 +23,7 @@ from autotune.cli.adopt import (
     variables,
     versions_differ,
 )
+from autotune.cli.terminal import terminal
 from autotune.engine.redaction import redact
 from autotune.lint.check import lint as findings_of
 from autotune.lint.values import Finding, Severity
@@ -53,13 +53,13 @@ def lint(
         _print(file, found)
         other = versions_differ(adopted)
         said = f"held against {judged_by(adopted, asked)}" + (f"; {other}" if other else "")
-        Console(stderr=True).print(Text(said, style="dim"), soft_wrap=True)
+        terminal(stderr=True).print(Text(said, style="dim"), soft_wrap=True)
     if any(finding.severity is Severity.ERROR for finding in found):
         raise typer.Exit(1)
 
 
 def _print(file: Path, found: tuple[Finding, ...]) -> None:
-    console = Console()
+    console = terminal()
     for finding in found:
         place = f"{file}:{finding.line}" if finding.line is not None else str(file)
         head = Text(f"{place}: ")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from autotune.assembly import StudyFrame, frame, model_facts
 from autotune.cli.layouts_text import print_layouts
+from autotune.cli.terminal import terminal
 from autotune.engine.live_scheduler import SharedFileFactory
 from autotune.engine.registry import create_engine
 from autotune.errors import AutotuneError, EnvironmentFault
@@ -68,7 +69,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(plan_json(made), indent=1))
     else:
-        print_plan(made, Console())
+        print_plan(made, terminal())
 
 
 def make_plan(study: Study, host: GpuHost) -> StudyPlan:

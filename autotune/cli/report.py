@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from autotune.cli.terminal import terminal
 from autotune.errors import SpecError
 from autotune.report.content import read_content
 from autotune.report.formats import FORMATS, write_report
@@ -30,7 +30,7 @@ def report(
     content = read_content(opened)
     target = out if out is not None else opened.folder / f"report.{form}"
     write_report(content, form, target)
-    console = Console()
+    console = terminal()
     for sentence in content.sentences:
         console.print(Text(sentence), soft_wrap=True)
     console.print(Text(f"{target} ({target.stat().st_size / 1000:,.0f} kB)", style="dim"), soft_wrap=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from autotune.assembly import StudyParts
+from autotune.cli.terminal import terminal
 from autotune.cli.views import PlainView
 from autotune.engine.giveway import cancel_on_signals
 from autotune.events import Observer, Silent
@@ -63,7 +63,7 @@ def show(ending: Ending, *, as_json: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps({"verdict": ending.verdict.value, "reasons": list(ending.reasons)}))
         return
-    console = Console()
+    console = terminal()
     for reason in ending.reasons:
         console.print(Text(reason), soft_wrap=True)
     console.print(Text(ending.verdict.value, style="bold"))

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from autotune.assembly import StudyParts, assemble
 from autotune.cli.split_text import split_commands
+from autotune.cli.terminal import terminal
 from autotune.cli.views import JsonView, LiveView, PlainView, front_table
 from autotune.errors import SpecError
 from autotune.events import Observer
@@ -66,7 +67,7 @@ async def _run(study: Study, like: Path | None, *, json_events: bool, plain: boo
         loop.add_signal_handler(number, task.cancel)
     with study.locked():
         parts = await assemble(study, like=like)
-        console = Console()
+        console = terminal()
         view, screen = _view(parts, console, json_events=json_events, plain=plain)
         try:
             with screen:

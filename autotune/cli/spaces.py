@@ -6,9 +6,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from autotune.cli.terminal import terminal
 from autotune.space.catalogue import SpaceContext, list_spaces, load_space
 from autotune.space.space import Parameter
 
@@ -38,7 +38,7 @@ def _list(as_json: bool) -> None:
     table = Table("name", "made for", "file", show_edge=False, header_style="dim")
     for item in found:
         table.add_row(item.name, item.description, "shipped" if item.shipped else str(item.path))
-    Console().print(table)
+    terminal().print(table)
 
 
 def _show(name: str, context: SpaceContext, as_json: bool) -> None:
@@ -54,10 +54,10 @@ def _show(name: str, context: SpaceContext, as_json: bool) -> None:
     for parameter in space.parameters:
         when = parameter.when.text if parameter.when else ""
         table.add_row(parameter.name, _values(parameter), when, parameter.description)
-    console = Console()
+    console = terminal()
     console.print(table)
     for relation in space.requires:
-        console.print(f"must hold: {relation.text}", style="dim", highlight=False, markup=False)
+        console.print(f"must hold: {relation.text}", style="dim")
     typer.echo(f"{space.size:,} points at most")
 
 

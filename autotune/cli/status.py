@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from autotune.cli.terminal import terminal
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
 from autotune.report.wording import duration_text, number_text
@@ -40,7 +40,7 @@ def status(
         typer.echo("no study here or in studies/ has results yet; start one with: autotune run STUDY")
         return
     for row in rows:
-        Console().print(Text(_sentence(row)), soft_wrap=True)
+        terminal().print(Text(_sentence(row)), soft_wrap=True)
 
 
 def _sentence(row: dict[str, str | int]) -> str:

@@ -39,7 +39,7 @@ class Ramp:
             SpecError: it is no ramp.
         """
         match = re.fullmatch(r"([\d.]+):([\d.]+)(?::([\d.]+))?", text.strip())
-        hint = "write START:END:FACTOR, such as 16:512:1.5, with START below END and FACTOR above 1"
+        hint = "write START:STOP:FACTOR, such as 16:512:1.5, with START below STOP and FACTOR above 1"
         if match is None:
             raise SpecError(f"{text!r} is no ramp", key="--ramp", hint=hint)
         try:

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
 from autotune.adopt.registry import SOURCES, adopt_file
-from autotune.cli.app import app
+from autotune.cli.commands import app
 
 pytestmark = pytest.mark.slow
 FILES = Path(__file__).parents[1] / "data" / "launch_configs"

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from autotune.cli.app import app
+from autotune.cli.commands import app
 from autotune.errors import StoreError
 from autotune.study import open_study
 

@@ -25,7 +25,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "optuna_dashboard": ("search/",),
     "sqlalchemy": ("store/",),
     "subprocess": ("engine/", "simulator/"),
-    "signal": ("engine/", "simulator/", "cli/run.py", "load/ends.py"),
+    "signal": ("engine/", "simulator/", "cli/app.py", "cli/run.py", "load/ends.py"),
     "multiprocessing": ("load/", "engine/"),
     "ray": ("cluster/",),
     "pynvml": ("host/", "load/telemetry.py"),

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 import autotune
-from autotune.cli.app import app
+from autotune.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("examples/*.md")))

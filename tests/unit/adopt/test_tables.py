@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from autotune.adopt.registry import adopt_text
 from autotune.adopt.tables import table_of, table_of_engine
-from autotune.cli.app import app
+from autotune.cli.commands import app
 from autotune.errors import EnvironmentFault, SpecError
 from autotune.lint.check import lint
 from autotune.space.arguments import bundled_table
