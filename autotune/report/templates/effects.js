@@ -32,7 +32,7 @@ function drawEffect(row, reach, width) {
   effects.forEach((effect, index) => {
     const y = box.y1 + index * line + 12;
     const colour = effect.low > 1 ? "var(--good)" : effect.high < 1 ? "var(--bad)" : "var(--quiet)";
-    box.root.append(draw("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, cut(effect.value, Math.floor(left / 7.2))));
+    box.root.append(draw("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, cut(effect.value, Math.floor(left / 8.2))));
     box.root.append(draw("line", { x1: inside(effect.low), x2: inside(effect.high), y1: y, y2: y, stroke: colour, "stroke-width": 3, opacity: 0.4 }));
     box.root.append(draw("circle", { cx: inside(effect.ratio), cy: y, r: 4.5, fill: colour, ...tipped(() => [
       html("div", { class: "head" }, `${row.name} = ${effect.value}`),
