@@ -159,6 +159,7 @@ class LevelRun:
         self.began = self.client.go()
         steady, stopped = await self._warm_up()
         begin = await self._told_mark()
+        self._waves.begin(begin.at, begin.finished)
         window = Window(begin.at, begin.at, by_plan=not self.closed)
         if stopped is None:
             window, stopped = await self._measure(begin)
@@ -234,7 +235,7 @@ class LevelRun:
         assert self.duration is not None
         needed = self.required + self._late()
         if self.closed:
-            return self._waves.over(begin.at, self.duration, max(WAVES, math.ceil(needed / self.level.value)))
+            return self._waves.over(self.duration, max(WAVES, math.ceil(needed / self.level.value)))
         return elapsed >= self.duration and mark.sent - begin.sent >= needed
 
     def _late(self) -> int:

@@ -8,6 +8,8 @@ afterwards with the ends as they were.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from autotune.load.records import Floats
@@ -64,6 +66,7 @@ class WaveWatch:
         self._streams, self._grain = streams, grain
         self._times: list[float] = []
         self._counts: list[int] = []
+        self._begin = 0.0
         self._known = 0
 
     def note(self, at: float, finished: int) -> None:
@@ -72,18 +75,28 @@ class WaveWatch:
             self._times.append(at)
             self._counts.append(finished)
 
-    def over(self, begin: float, duration: float, needed: int) -> bool:
-        """Whether a window from `begin` is over with the wave that just ended.
+    def begin(self, at: float, finished: int) -> None:
+        """The window begins at `at`, and all that ended before is told of by now: `finished` requests.
+
+        Ends are told late. One before the window that was noted inside it would stand for the last one of a wave, and
+        the window would end that much too early to hold this wave.
+        """
+        before = math.nextafter(at, -math.inf)
+        self._times = [min(time, before) for time in self._times]
+        self.note(before, finished)
+        self._begin = at
+
+    def over(self, duration: float, needed: int) -> bool:
+        """Whether the window is over with the wave that just ended.
 
         Args:
-            begin: when the warm-up was over.
             duration: asked seconds.
             needed: waves that it must hold.
         """
         if not self._counts:
             return False
         ends = np.repeat(self._times, np.diff(self._counts, prepend=0))
-        waves = wave_ends(ends, begin, np.inf, self._streams, grain=self._grain)
+        waves = wave_ends(ends, self._begin, np.inf, self._streams, grain=self._grain)
         count = len(waves) - 1
         if count <= self._known:
             return False

@@ -18,9 +18,12 @@ def watched(
 ) -> float:
     """The second at which a window from `begin` would be ended, with readings that come late by one grain."""
     watch = WaveWatch(streams, grain)
-    for at in np.arange(0.0, ends[-1] + 1.0, grain / 2):
+    for at in np.arange(0.0, begin + grain / 4, grain / 2):
         watch.note(at, int(np.searchsorted(ends, at - grain)))
-        if at > begin and watch.over(begin, duration, needed):
+    watch.begin(begin, int(np.searchsorted(ends, begin)))
+    for at in np.arange(begin + grain / 2, ends[-1] + 1.0, grain / 2):
+        watch.note(at, int(np.searchsorted(ends, at - grain)))
+        if watch.over(duration, needed):
             return float(at)
     raise AssertionError("never over")
 
@@ -52,6 +55,22 @@ def test_the_load_ends_with_the_wave_nearest_to_the_asked_duration(duration: flo
     assert len(wave_ends(ends, 12.6, over, 16)) - 1 == waves
 
 
+@pytest.mark.parametrize("begin", [12.0, 12.6, 13.0])
+@pytest.mark.parametrize("late", [0.0, 0.2, 0.3])
+def test_a_window_without_bursts_holds_the_waves_that_it_was_kept_open_for(begin: float, late: float):
+    """Whatever a reading misses, and also where the one that ended the warm-up is of the same moment as the window."""
+    ends, grain, streams = np.arange(0.0, 60.0, 0.05), 0.2, 64
+    watch = WaveWatch(streams, grain)
+    for at in np.arange(0.0, begin + grain / 4, grain / 2):
+        watch.note(at, int(np.searchsorted(ends, at - 0.3)))
+    watch.begin(begin, int(np.searchsorted(ends, begin)))
+    at = begin
+    while not watch.over(6.0, 3):
+        at += grain / 2
+        watch.note(at, int(np.searchsorted(ends, at - late)))
+    assert len(wave_ends(ends, begin, at, streams)) - 1 == 3
+
+
 def test_requests_that_a_percentile_needs_are_waited_for():
     assert watched(marching(16, 12), 12.6, 6.0, streams=16, needed=5) > 12.0 + 5 * WAVE
 
@@ -64,4 +83,4 @@ def test_short_waves_are_given_one_more_because_readings_blur_them():
 
 
 def test_nothing_is_over_before_anything_ended():
-    assert not WaveWatch(4, 0.2).over(0.0, 1.0, 1)
+    assert not WaveWatch(4, 0.2).over(1.0, 1)
