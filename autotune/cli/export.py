@@ -83,6 +83,10 @@ def _patched(
         _say(f"changed: {change}")
     for text in result.by_hand:
         _say(f"by hand: {text}", "bold yellow")
+    if adopted.model and adopted.model != recommendation.model:
+        _say(f"warning: {into} serves {adopted.model}, the study measured {recommendation.model}", "bold yellow")
+    if result.unmeasured:
+        _say(f"warning: stays in {into} and was not measured: {', '.join(result.unmeasured)}", "bold yellow")
     if not result.changes and not result.by_hand:
         _say(f"{into} says all of it already")
     evidence = "".join(f"{line}\n" for line in evidence_lines(recommendation))

@@ -24,11 +24,13 @@ class Patch:
         text: its new content.
         changes: what was changed, one sentence each.
         by_hand: what could not be written into this file, one sentence each.
+        unmeasured: arguments that stay in the file and were in no measurement of the study, as `name=value`.
     """
 
     text: str
     changes: tuple[str, ...]
     by_hand: tuple[str, ...]
+    unmeasured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,15 @@ def patch(
     done = [sentence for change in changes if change.head in edits and change.head not in wrong
             for sentence in _told(change, adopted)]  # fmt: skip
     done += [f"{name[1:]}={dict(target.env)[name[1:]]}" for name in edits if name.startswith("$") and name not in wrong]
-    return Patch(text, tuple(done), tuple(by_hand))
+    return Patch(text, tuple(done), tuple(by_hand), tuple(_unmeasured(adopted, target, baseline)))
+
+
+def _unmeasured(adopted: Adopted, target: EngineConfig, baseline: EngineConfig) -> Iterable[str]:
+    known = {name for name, _ in (*target.args, *baseline.args)} | set(argument_rules().reserved)
+    for name, value in adopted.config.args:
+        reference = isinstance(value, str) and value.startswith("$")
+        if name not in known and not reference and STABLE.get(name) != value:
+            yield f"{name}={value_text(value)}"
 
 
 def _changes(adopted: Adopted, target: EngineConfig, baseline: EngineConfig) -> list[_Change]:

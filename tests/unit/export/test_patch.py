@@ -65,7 +65,13 @@ def test_every_tuned_argument_arrives_and_nothing_else_changes(name: str) -> Non
 def test_nothing_to_change_changes_nothing(name: str) -> None:
     adopted = adopt_file(FOLDER / name)
     result = patch(adopted, adopted.config, adopted.config, TABLE)
-    assert (result.text, result.changes, result.by_hand) == (adopted.text, (), ())
+    assert (result.text, result.changes, result.by_hand, result.unmeasured) == (adopted.text, (), (), ())
+
+
+def test_what_the_study_never_ran_with_is_named() -> None:
+    text = "vllm serve m --tensor-parallel-size 2 --max-num-seqs 64 --port 80 --enable-chunked-prefill\n"
+    result = patch(adopt_text(text, Path("run.sh")), EngineConfig.of({"max_num_seqs": 128}), EngineConfig(), TABLE)
+    assert result.unmeasured == ("tensor_parallel_size=2",), "neither the port nor what vLLM does anyway"
 
 
 @pytest.mark.parametrize("name", FILES)
