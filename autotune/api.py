@@ -107,11 +107,11 @@ def read(study: Study | Path | str) -> StudyResult:
     store = opened.existing_store()
     try:
         records = tuple(sorted(store.history(), key=lambda record: record.number))
-        final = store.get(*FINAL)
+        ended = store.get(*FINAL) is not None
+        recommendation = store.read(*FINAL, recommendation_from_json)
     finally:
         store.close()
     objectives = Objectives.of(opened.spec)
-    recommendation = recommendation_from_json(final)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()
     rules = Rules(opened.spec, objectives, baseline, _NothingRefused())
@@ -124,8 +124,8 @@ def read(study: Study | Path | str) -> StudyResult:
         records=records,
         confirmation=confirmation,
         recommendation=recommendation,
-        reason=UNFINISHED if final is None else (rules.stop_reason(records, spent) or ""),
-        summary=() if final is None else rules.summary(records, confirmation, recommendation),
+        reason=UNFINISHED if not ended else (rules.stop_reason(records, spent) or ""),
+        summary=() if not ended else rules.summary(records, confirmation, recommendation),
     )
 
 

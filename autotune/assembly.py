@@ -377,8 +377,7 @@ class _StoredPlacement:
     store: Store
 
     def get(self) -> LoadSpec | None:
-        body = self.store.get("load", "placed")
-        return LoadSpec.model_validate_json(body) if body is not None else None
+        return self.store.read("load", "placed", LoadSpec.model_validate_json)
 
     def put(self, load: LoadSpec) -> None:
         self.store.put("load", "placed", load.model_dump_json())

@@ -118,9 +118,9 @@ class StudyResult:
         return _RECOMMENDATION.dump_json(self.recommendation).decode()
 
 
-def recommendation_from_json(text: str | None) -> Recommendation | None:
-    """The inverse of `StudyResult.to_json`; None also where a study has kept nothing yet."""
-    return None if text in (None, NO_RECOMMENDATION) else _RECOMMENDATION.validate_json(text)
+def recommendation_from_json(text: str) -> Recommendation | None:
+    """The inverse of `StudyResult.to_json`."""
+    return None if text == NO_RECOMMENDATION else _RECOMMENDATION.validate_json(text)
 
 
 def _frame(records: tuple[TrialRecord, ...], objectives: Objectives) -> pd.DataFrame:

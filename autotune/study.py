@@ -69,13 +69,15 @@ class Study:
         """
         hint = f"run it first: autotune run {self.path}"
         where = self.file.parent if self.file == self.folder / "study.db" else self.file or shown(self.database)
-        nothing = SpecError(f"study {self.spec.name!r} has no results in {where}", file=self.path, hint=hint)
+        nothing = f"study {self.spec.name!r} has no results in {where}"
         if self.file is not None and not self.file.is_file():
-            raise nothing
+            raise SpecError(nothing, file=self.path, hint=hint)
         store = self.store()
         if store.head() is None:
+            others = ", ".join(store.names())
             store.close()
-            raise nothing
+            hint += f"; or name one that is there: {others}" if others else ""
+            raise SpecError(nothing, file=self.path, hint=hint)
         return store
 
     @contextmanager

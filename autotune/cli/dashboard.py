@@ -20,7 +20,7 @@ from autotune.report.comparison import columns_of
 from autotune.report.content import gather
 from autotune.report.serving import served
 from autotune.report.values import ReportContent
-from autotune.result import FINAL, recommendation_from_json
+from autotune.result import FINAL, Recommendation, recommendation_from_json
 from autotune.search.board import Attached, Board
 from autotune.search.objectives import Objectives
 from autotune.space.space import SearchSpace
@@ -69,8 +69,7 @@ class ShownStudy:
     def refresh(self) -> int:
         """Show new trials; how many there were."""
         records = self._store.history()
-        final = self._store.get(*FINAL)
-        self._content = self._gathered(records, final)
+        self._content = self._gathered(records, self._store.read(*FINAL, recommendation_from_json))
         return self.board.sync(records, study_note(self._content))
 
     def follow(self, ended: threading.Event) -> None:
@@ -78,8 +77,7 @@ class ShownStudy:
         while not ended.wait(LOOK_EVERY):
             self.refresh()
 
-    def _gathered(self, records: Sequence[TrialRecord], final: str | None) -> ReportContent:
-        recommendation = recommendation_from_json(final)
+    def _gathered(self, records: Sequence[TrialRecord], recommendation: Recommendation | None) -> ReportContent:
         study = self._study
         return gather(study.spec, records, recommendation, path=study.path, home=study.folder)
 

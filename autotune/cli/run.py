@@ -103,10 +103,10 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     for sentence in result.summary:
         console.print(Text(sentence), soft_wrap=True)
     store = study.existing_store()
-    kept = store.get(*ACCOUNT)
+    account = store.read(*ACCOUNT, SpaceAccount.from_json)
     store.close()
-    if kept is not None:
-        console.print(Text(SpaceAccount.from_json(kept).sentence), soft_wrap=True)
+    if account is not None:
+        console.print(Text(account.sentence), soft_wrap=True)
     spent = duration_text(busy_seconds(result.records))
     spent += " of simulated time" if parts.spec.engine.virtual else ""
     console.print(Text(f"{len(result.records)} trials in {spent}; all of it is in {result.folder}", style="dim"))

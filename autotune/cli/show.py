@@ -38,14 +38,13 @@ def show(
     store = opened.existing_store()
     try:
         records = store.history()
-        kept = store.get(*ACCOUNT)
+        account = store.read(*ACCOUNT, SpaceAccount.from_json)
     finally:
         store.close()
     objectives = Objectives.of(opened.spec)
     today = baseline_of(records)
     baseline = today.config if today is not None else EngineConfig()
     console = terminal()
-    account = SpaceAccount.from_json(kept) if kept is not None else None
     if refused:
         if account is None:
             raise SpecError("nothing is known of the space yet", file=study, hint="it is counted at the end of a run")

@@ -78,7 +78,7 @@ def _opened(named: Sequence[Path] | None) -> Iterator[tuple[Study, Store]]:
 def _described(opened: tuple[Study, Store]) -> dict[str, str | int]:
     study, store = opened
     try:
-        recommended = recommendation_from_json(store.get(*FINAL))
+        recommended = store.read(*FINAL, recommendation_from_json)
         return _describe(study, store.history(), bool(store.interrupted()), recommended)
     finally:
         store.close()

@@ -58,10 +58,10 @@ def read_export(study: Study, pick: str = "recommendation", version: str | None 
     store = study.existing_store()
     try:
         records = store.history()
-        final = store.get(*FINAL)
+        final = store.read(*FINAL, recommendation_from_json)
     finally:
         store.close()
-    return gather(study, records, recommendation_from_json(final), pick, version)
+    return gather(study, records, final, pick, version)
 
 
 def gather(

@@ -52,13 +52,11 @@ def read_content(study: Study) -> ReportContent:
     store = study.existing_store()
     try:
         records = store.history()
-        final = store.get(*FINAL)
-        kept = store.get(*ACCOUNT)
+        recommendation = store.read(*FINAL, recommendation_from_json)
+        account = store.read(*ACCOUNT, SpaceAccount.from_json)
         ended = store.get(*ENDED) or ""
     finally:
         store.close()
-    recommendation = recommendation_from_json(final)
-    account = SpaceAccount.from_json(kept) if kept is not None else None
     spec = _self_contained(study.spec, study.path)
     return gather(spec, records, recommendation, path=study.path, home=study.folder, account=account, ended=ended)
 

@@ -313,10 +313,9 @@ class StudyTuner:
     def _results(self, study: Study) -> tuple[tuple[TrialRecord, ...], Recommendation | None]:
         store = study.existing_store()
         try:
-            records, final = store.history(), store.get(*FINAL)
+            return store.history(), store.read(*FINAL, recommendation_from_json)
         finally:
             store.close()
-        return records, recommendation_from_json(final)
 
 
 def _required(study: Study, found: Recommendation | None) -> Recommendation:

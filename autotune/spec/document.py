@@ -143,13 +143,15 @@ def _neighbours(path: Path) -> str:
     from difflib import get_close_matches
 
     try:
+        if path.is_symlink():
+            return f"it is a link to {path.readlink()}, which is not there"
         names = [entry.name for entry in path.parent.glob("*.yaml")]
     except OSError:
         names = []
     near = get_close_matches(path.name, names, n=1, cutoff=0.5)
     if near:
         return f"did you mean {path.parent / near[0]}?"
-    return "write a new one with `autotune init MODEL --out study.yaml`"
+    return f"write a new one with `autotune init MODEL --out {path}`"
 
 
 def _compose(text: str, file: str) -> Node | None:

@@ -22,7 +22,10 @@ _ADVICE = (
         "Make {file} and its folder writable (ls -l; mount | grep ro), or choose another `storage:`, and run the study "
         "again: every finished trial is kept.",
     ),
-    ("unable to open", "Look at {file}: its folder must be there and writable (ls -ld {folder}; df -h {folder})."),
+    (
+        "unable to open",
+        "Look at {file}: it must be a file, and its folder there and writable (ls -ld {folder}; df -h {folder}).",
+    ),
     ("locked", "Another program has held it for 30 s: find it with `fuser {file}`, end it, and run the study again."),
     ("malformed", "The file is damaged: keep a copy, try `sqlite3 {file} .recover`, or go on with another `storage:`."),
     ("not a database", "That file is something else: move it away, or choose another `storage:`."),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,6 +21,12 @@ from autotune.store import tables
 from autotune.store.disk import Reserve, advice
 
 FILE = "sqlite:///"
+UNREADABLE = (
+    "It was changed by hand or written by another version of autotune: use that version, restore the file from a "
+    "backup, or go on with another `storage:`. Nothing in it was changed."
+)
+T = TypeVar("T")
+
 _RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 _PROPOSAL: TypeAdapter[Proposal] = TypeAdapter(Proposal)
 
@@ -124,7 +131,15 @@ class Store:
         table = tables.study
         with self._transaction() as connection:
             row = connection.execute(sa.select(table).where(table.c.name == self.name)).first()
-        return StudyRow(row.name, row.spec, row.space_fingerprint, row.created_at) if row else None
+        if row is None:
+            return None
+        self._parsed(row.spec, json.loads, "the study file that it was run with")
+        return StudyRow(row.name, row.spec, row.space_fingerprint, row.created_at)
+
+    def names(self) -> tuple[str, ...]:
+        """The studies that the database holds."""
+        with self._transaction() as connection:
+            return tuple(connection.execute(sa.select(tables.study.c.name).order_by(tables.study.c.id)).scalars())
 
     def open(self, spec: str, space_fingerprint: str) -> None:
         """Write the study's head, or take up the one that is there (its spec is brought up to date).
@@ -206,12 +221,12 @@ class Store:
         table = tables.trial
         with self._transaction() as connection:
             rows = connection.execute(
-                sa.select(table.c.record)
+                sa.select(table.c.number, table.c.record)
                 .join(tables.study, tables.study.c.id == table.c.study_id)
                 .where(tables.study.c.name == self.name)
                 .order_by(table.c.number)
-            ).scalars()
-            return tuple(_RECORD.validate_json(row) for row in rows)
+            ).all()
+        return tuple(self._parsed(row.record, _RECORD.validate_json, f"trial {row.number}") for row in rows)
 
     def interrupted(self) -> tuple[Interrupted, ...]:
         """Trials that were begun and never finished."""
@@ -225,7 +240,13 @@ class Store:
                 .order_by(begun.c.number)
             ).all()
         return tuple(
-            Interrupted(row.number, row.attempt, _PROPOSAL.validate_json(row.proposal), row.started_at) for row in rows
+            Interrupted(
+                row.number,
+                row.attempt,
+                self._parsed(row.proposal, _PROPOSAL.validate_json, f"the start of trial {row.number}"),
+                row.started_at,
+            )
+            for row in rows
         )
 
     def next_number(self) -> int:
@@ -261,6 +282,23 @@ class Store:
                 .limit(1)
             ).scalar()
         return str(body) if body is not None else None
+
+    def read(self, kind: str, key: str, parse: Callable[[str], T]) -> T | None:
+        """The latest document of a kind and key as a value.
+
+        Args:
+            parse: raises ValueError where the text is of another version.
+        """
+        body = self.get(kind, key)
+        return self._parsed(body, parse, f"its {kind} ({key})") if body is not None else None
+
+    def _parsed(self, text: str, parse: Callable[[str], T], what: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            told = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else ()
+            cause = ": ".join((".".join(map(str, told[0]["loc"])), told[0]["msg"])).lstrip(": ") if told else error
+            raise StoreError(f"database {shown(self.url)}: {what} cannot be read: {cause}\n  {UNREADABLE}") from None
 
     def documents(self, kind: str) -> Sequence[tuple[str, str]]:
         """All documents of a kind as (key, body), oldest first."""

@@ -210,6 +210,33 @@ def test_a_newer_schema_is_refused(store: Store, tmp_path: Path) -> None:
         Store.at(tmp_path, "s")
 
 
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("update autotune_trial set record = '{}'", "trial 0 cannot be read: number: Field required"),
+        ("update autotune_trial set record = 'x'", "trial 0 cannot be read: Invalid JSON"),
+        ("update autotune_started set proposal = '{}'", "the start of trial 1 cannot be read"),
+        ("update autotune_document set body = 'x'", r"its kind \(key\) cannot be read"),
+        ("update autotune_study set spec = '{'", "the study file that it was run with cannot be read"),
+    ],
+)
+def test_what_another_version_wrote_is_named(store: Store, tmp_path: Path, change: str, what: str) -> None:
+    store.add(record(0, measured()))
+    store.begin(1, 1, Proposal(CONFIG, (), "search"))
+    store.put("kind", "key", "1")
+    with sqlite3.connect(tmp_path / "study.db") as connection:
+        connection.execute(change)
+    with pytest.raises(StoreError, match=f"{what}.*\n  It was changed by hand or written by another version"):
+        _read_all(store)
+
+
+def _read_all(store: Store) -> None:
+    store.head()
+    store.history()
+    store.interrupted()
+    store.read("kind", "key", int)
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="storage"):
