@@ -6,6 +6,7 @@ import math
 from html import escape
 
 from autotune.load.bench import BenchReport
+from autotune.load.metrics import needed_requests
 from autotune.load.report import LevelReport
 
 WIDTH, HEIGHT, MARGIN = 760, 420, 64
@@ -45,7 +46,10 @@ def cell(report: LevelReport, key: str) -> str:
 def remarks(report: LevelReport) -> str:
     """Why a level cannot be believed or was stopped, and its notes; empty where there is nothing to say."""
     doubts = [f"invalid: {reason}" for reason in report.invalid]
-    return "; ".join((*doubts, *([report.stopped] if report.stopped else []), *report.notes))
+    needed = needed_requests(95)
+    few = f"p95 needs {needed} requests, the window had {report.requests}: a longer --duration, or --requests {needed}"
+    missing = [few] if report.requests < needed and not (doubts or report.stopped) else []
+    return "; ".join((*doubts, *([report.stopped] if report.stopped else []), *report.notes, *missing))
 
 
 def _points(report: BenchReport) -> list[tuple[LevelReport, float, float]]:

@@ -103,6 +103,8 @@ async def test_the_command_prints_a_table_json_and_a_page(start_server, tmp_path
     table = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--html", str(page)])
     assert table.exit_code == 0, table.output
     assert "c=2" in table.output and "mock" in table.output
+    few = re.search(r"p95 needs 60 requests, the window had (\d+): a longer --duration", " ".join(table.output.split()))
+    assert (few is not None) == bool(re.search(r"c=2 .*–", table.output)), "a dash has its reason"
     assert page.read_text().startswith("<!doctype html>")
     machine = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"])
     body = json.loads(machine.stdout)
