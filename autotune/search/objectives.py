@@ -84,17 +84,19 @@ class Objectives:
     items: tuple[Objective, ...]
     slos: tuple[Slo, ...] = ()
     levels: tuple[float, ...] = ()
-    """The study's load levels; empty where they are placed by the knee."""
+    """The study's load levels; empty where they are placed by the knee or are a trace's own rate."""
     _known: dict[int, _Judged] = field(default_factory=dict, init=False, repr=False, compare=False)
     """By the identity of a record: a search asks for the worth of all its records at every proposal."""
 
     @classmethod
     def of(cls, spec: StudySpec) -> Objectives:
         """The objectives of a study file."""
+        load = spec.load
+        own_pace = load.arrivals == "trace" and len(load.levels) < 2  # `levels` may then be the default of other loads
         return cls(
             items=tuple(_objective(item) for item in spec.objectives),
             slos=tuple(_slo(item) for item in spec.slos),
-            levels=() if spec.load.knee is not None else tuple(spec.load.levels),
+            levels=() if load.knee is not None or own_pace else tuple(load.levels),
         )
 
     @property

@@ -10,7 +10,7 @@ from autotune.quality.report import QualityReport, QualityVerdict
 from autotune.search.encoding import encode_all
 from autotune.search.objectives import Objectives, searched
 from autotune.space.config import EngineConfig
-from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec, StudySpec
+from autotune.spec.study import LoadSpec, ObjectiveSpec, SloSpec, StudySpec, TraceSpec
 from autotune.testing.toy import OBJECTIVES, measured, record_of
 
 
@@ -155,3 +155,12 @@ class TestEncoding:
     def test_a_crash_before_anything_was_measured_has_finite_values(self) -> None:
         told = encode_all([record(Infeasible("oom_start", "x"), 0)], OBJECTIVES)[0][1]
         assert told.values is not None and all(math.isfinite(one) for one in told.values)
+
+
+@pytest.mark.parametrize("level", ["first", "last", "best"])
+def test_a_trace_at_its_own_pace_has_a_level_that_the_study_does_not_name(level: str) -> None:
+    load = LoadSpec(arrivals="trace", trace=TraceSpec(file="trace.jsonl"))
+    objectives = Objectives.of(
+        StudySpec(name="s", model="m", load=load, objectives=[ObjectiveSpec(metric="output_throughput", level=level)])
+    )
+    assert objectives.values(record(measured({"output_throughput": 900.0}, level=2.98))) == (900.0,)
