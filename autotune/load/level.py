@@ -186,7 +186,7 @@ class LevelRun:
         return replace(self._mark(), at=at)
 
     async def _warm_up(self) -> tuple[bool, str | None]:
-        warm_up = WarmUp(self.spec.warmup, self.level)
+        warm_up = WarmUp(self.spec.warmup, self.level, self.spec.turns)
         begin = _Mark(0.0, 0, 0, 0, 0)
         while True:
             await self._step()

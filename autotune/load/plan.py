@@ -16,7 +16,7 @@ from autotune.load.turns import NAN, Turn
 from autotune.spec.study import LoadSpec
 
 BLOCK = 256
-"""Lengths are drawn in blocks of this size, so that they do not depend on how many requests are used."""
+"""Lengths are drawn in blocks of about this size, so that they do not depend on how many requests are used."""
 HASHED_REQUESTS = 2048
 """The plan's hash covers the lengths and times of so many requests."""
 
@@ -70,27 +70,42 @@ def _with_images(spec: LoadSpec, number: int, turns: Iterator[Turn]) -> Iterator
 
 
 def _drawn_turns(spec: LoadSpec, level: Level, number: int) -> Iterator[Turn]:
+    """Lengths and times from their distributions, whole conversations after each other.
+
+    Streams of a closed loop begin together. Would all begin with a whole conversation, they would march through it in
+    step, and a window of some waves would hold first turns alone or last ones, whose prompts are several times as long.
+    So their first conversations have 1, 2, ... up to `turns` turns: from the `turns`-th wave on every wave holds as
+    many of each.
+    """
     lengths = np.random.default_rng([spec.seed, number, 1])
     times: Iterator[float] | None = None
+    rate = level.value / spec.turns  # of conversations, whose turns are requests each
     if spec.arrivals in ("constant", "poisson", "gamma"):
         kind = spec.arrivals
-        times = arrival_times(kind, level.value, spec.burstiness, [spec.seed, number, 2])
+        times = arrival_times(kind, rate, spec.burstiness, [spec.seed, number, 2])
     elif spec.arrivals == "bursts":
-        times = burst_times(level.value, spec.burst)
+        times = burst_times(rate, spec.burst)
     elif spec.arrivals == "ramps":
-        times = ramp_times(level.value, spec.ramp.period, spec.ramp.swing, [spec.seed, number, 2])
+        times = ramp_times(rate, spec.ramp.period, spec.ramp.swing, [spec.seed, number, 2])
+    cut = round(level.value) if times is None else 0
+    whole = max(1, BLOCK // spec.turns) * spec.turns  # a block ends with a conversation
+    begun = -1
     while True:
-        inputs = draw_lengths(spec.input_tokens, lengths, BLOCK)
-        outputs = draw_lengths(spec.output_tokens, lengths, BLOCK)
-        prefixes = lengths.integers(0, spec.prefix.count, BLOCK) if spec.prefix else np.full(BLOCK, -1)
-        shares = lengths.random(BLOCK)
-        for position in range(BLOCK):
-            follows = spec.turns > 1 and position % spec.turns > 0
-            use = spec.prefix is not None and shares[position - position % spec.turns] < spec.prefix.share
+        inputs = draw_lengths(spec.input_tokens, lengths, whole)
+        outputs = draw_lengths(spec.output_tokens, lengths, whole)
+        prefixes = lengths.integers(0, spec.prefix.count, whole) if spec.prefix else np.full(whole, -1)
+        shares = lengths.random(whole)
+        for position in range(whole):
+            turn = position % spec.turns
+            begun += turn == 0
+            if begun < cut and turn > begun % spec.turns:
+                continue
+            follows = turn > 0
+            use = spec.prefix is not None and shares[position - turn] < spec.prefix.share
             yield Turn(
                 input_tokens=int(inputs[position]),
                 output_tokens=int(outputs[position]),
-                prefix=int(prefixes[position - position % spec.turns]) if use else -1,
+                prefix=int(prefixes[position - turn]) if use else -1,
                 due=next(times) if times is not None and not follows else NAN,
                 follows=follows,
             )

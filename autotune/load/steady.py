@@ -31,13 +31,18 @@ class WarmUp:
     A wave is as many finished requests as run at once, so that it holds whole requests and not a part of a lockstep
     cycle. In closed loop the token rates of the last two waves must agree within the tolerance, in open loop the
     numbers in flight.
+
+    Args:
+        spec: what the study asks for.
+        level: the level that runs.
+        turns: of a conversation; only after so many waves streams are spread over all of them.
     """
 
-    def __init__(self, spec: WarmupSpec, level: Level) -> None:
+    def __init__(self, spec: WarmupSpec, level: Level, turns: int = 1) -> None:
         self._spec = spec
         self._closed = level.kind == "closed"
         self._wave = max(2, round(level.value)) if self._closed else OPEN_WAVE
-        self._required = spec.requests if spec.requests is not None else 2 * self._wave
+        self._required = spec.requests if spec.requests is not None else max(2, turns) * self._wave
         self._limit = self._required + EXTRA_WAVES * self._wave
         self._figures: list[float] = []
         self._mark = Observation(0.0, 0, 0, 0)

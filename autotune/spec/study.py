@@ -177,7 +177,7 @@ class WarmupSpec(Part):
     """What runs before the measured window, at the measured load."""
 
     requests: Annotated[int, Field(ge=0)] | None = None
-    """At least so many requests. Default: twice the concurrency."""
+    """At least so many requests. Default: twice the concurrency, with more `turns` as many times as those."""
     max_duration: Seconds = 60.0
     """At most so long."""
     tolerance: Share = 0.05

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -15,8 +16,9 @@ from autotune.load.arrivals import arrival_times
 from autotune.load.lengths import draw_lengths
 from autotune.load.plan import plan_hash, planned_turns
 from autotune.load.report import Level, Target
+from autotune.load.steady import Observation, WarmUp
 from autotune.load.workload import Alphabet, RequestMaker, ordinary_ids
-from autotune.spec.study import LengthSpec, LoadSpec, PrefixSpec
+from autotune.spec.study import LengthSpec, LoadSpec, PrefixSpec, WarmupSpec, WindowSpec
 
 TARGET = Target("http://127.0.0.1:8000", "m")
 CLOSED = Level("closed", 4)
@@ -122,6 +124,51 @@ def arrivals_of(kind: str, **fields: object):
     return (turn.due for turn in planned_turns(spec, Level("open", spec.levels[0]), 0))
 
 
+def in_step(spec: LoadSpec, streams: int, waves: int) -> list[Counter[int]]:
+    """How often each turn's number is in each wave, where all streams take the same time for each request."""
+    plan = planned_turns(spec, Level("closed", streams), 0)
+    conversations: list[int] = []
+    while len(conversations) < streams * waves:
+        turn = next(plan)
+        if turn.follows:
+            conversations[-1] += 1
+        else:
+            conversations.append(1)
+    ready, found = [0] * streams, [Counter[int]() for _ in range(waves)]
+    for length in conversations:  # the next one goes to the stream that is free first
+        stream = ready.index(min(ready))
+        for number in range(length):
+            if ready[stream] + number < waves:
+                found[ready[stream] + number][number] += 1
+        ready[stream] += length
+    return found
+
+
+@pytest.mark.parametrize(("streams", "turns"), [(16, 4), (64, 5), (6, 2)])
+def test_streams_of_a_closed_loop_do_not_march_through_their_conversations_in_step(streams: int, turns: int):
+    """From the wave on that the warm-up waits for, every wave has its share of first turns and of last ones."""
+    waves = in_step(LoadSpec(turns=turns), streams, turns + 12)[turns:]
+    for wave in waves:
+        assert sum(wave.values()) == streams
+        assert all(abs(wave[number] - streams / turns) < 1 for number in range(turns))
+    warm_up = WarmUp(WarmupSpec(), Level("closed", streams), turns)
+    assert not warm_up.done(Observation(9.0, max(2, turns) * streams - 1, 1000, streams))
+
+
+@pytest.mark.parametrize("turns", [3, 100])
+def test_conversations_are_whole_after_the_first_of_each_stream(turns: int):
+    plan = planned_turns(LoadSpec(turns=turns), Level("closed", 4), 0)
+    begins = [number for number, turn in zip(range(2000), plan, strict=False) if not turn.follows]
+    assert set(np.diff(begins[4:])) == {turns}
+
+
+@pytest.mark.parametrize("arrivals", ["constant", "poisson", "bursts", "ramps"])
+def test_the_rate_of_conversations_is_that_of_their_requests(arrivals: str):
+    spec = LoadSpec(turns=4, arrivals=arrivals, levels=[8], window=WindowSpec(duration=60))
+    turns = list(islice(planned_turns(spec, Level("open", 8), 0), 8000))
+    assert len(turns) / turns[-4].due == pytest.approx(8, rel=0.1)
+
+
 def test_the_plan_depends_on_the_load_alone():
     spec = LoadSpec(input_tokens={"kind": "uniform", "high": 50}, arrivals="poisson", levels=[3])
     level = Level("open", 3)
@@ -161,7 +208,7 @@ def test_shared_prefixes_have_the_stated_share():
 
 def test_conversations_repeat_what_was_said():
     spec = LoadSpec(input_tokens=20, output_tokens=5, turns=3)
-    one, two, three, fresh = prompts(spec, 4)
+    one, two, three, fresh = prompts(spec, 7)[3:]  # the first two conversations are shorter
     assert [len(one), len(two), len(three), len(fresh)] == [20, 45, 70, 20]
     assert two[:20] == one and three[:45] == two and fresh[:20] != one
 
@@ -169,7 +216,6 @@ def test_conversations_repeat_what_was_said():
 async def test_chat_prompts_are_priced_by_the_server(start_server, client, tmp_path):
     """The scripted template adds seven tokens; a word is a token there."""
     from autotune.load.measure import measure
-    from autotune.spec.study import WarmupSpec, WindowSpec
 
     server = await start_server()
     spec = LoadSpec(
@@ -183,7 +229,6 @@ async def test_chat_prompts_are_priced_by_the_server(start_server, client, tmp_p
 
 async def test_conversations_run_turn_after_turn(start_server, client, tmp_path):
     from autotune.load.measure import measure
-    from autotune.spec.study import WarmupSpec, WindowSpec
 
     server = await start_server()
     spec = LoadSpec(
