@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import optuna
 import optuna_dashboard
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from autotune.errors import StoreError
@@ -28,6 +29,7 @@ from autotune.space.config import FrozenValue
 if TYPE_CHECKING:
     from autotune.space.space import Parameter, SearchSpace
 
+FILE = "sqlite:///"
 BUSY_SECONDS = 60
 """How long a writer waits for another one."""
 MOST = 2_000
@@ -70,9 +72,7 @@ class OptunaView:
         self._space, self._objectives = space, objectives
         self._distributions = {one.name: _distribution(one) for one in space.parameters}
         self.name = f"{study_name}-{space.fingerprint}"
-        _prepare(url)
-        arguments = {"connect_args": {"timeout": BUSY_SECONDS}} if url.startswith("sqlite") else {}
-        self._storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+        self._storage = _storage(url)
         self._open: dict[int, optuna.Trial] = {}
         self._known: set[int] | None = None
         self._encoder = Encoder(objectives)
@@ -228,11 +228,19 @@ class OptunaView:
         return {**found, "details": json.dumps(details)}
 
 
-def _prepare(url: str) -> None:
-    """Write-ahead log, so that the dashboard can read while the study writes."""
-    if url.startswith("sqlite:///") and ":memory:" not in url:
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=BUSY_SECONDS)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
+def _storage(url: str) -> RDBStorage:
+    """Optuna's tables; a file has a write-ahead log, so that the dashboard can read while the study writes."""
+    if not url.startswith(FILE):
+        return RDBStorage(url)
+    path = url.removeprefix(FILE)
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+
+    with closing(connect()) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+    # The path is no part of a URL: braces in it would be filled in, and a question mark would end it.
+    return RDBStorage(f"{FILE}study.db", engine_kwargs={"creator": connect})
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

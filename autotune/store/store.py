@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
@@ -337,13 +339,30 @@ def _details(record: TrialRecord) -> Iterator[tuple[sa.Table, Rows]]:
 def _engine(url: str) -> sa.Engine:
     """Connections to a database; a server that was restarted meanwhile is connected to again."""
     if url.startswith("sqlite"):
-        return sa.create_engine(url, connect_args={"timeout": 30})
+        return sa.create_engine(_address(url), connect_args={"timeout": 30})
     try:
         return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 30})
     except ModuleNotFoundError as error:
         raise StoreError(
             f"database {shown(url)}: {error.name} is not installed\n  use: pip install 'vllm-autotune[postgres]'"
         ) from error
+
+
+def _address(url: str) -> sa.URL:
+    """Where a database in a file is. Its path is taken as it is: in a URL a question mark in it would end it.
+
+    A file that cannot be written, of an archive or of another person, is read as it stands. Without its write-ahead
+    log nobody writes into it, and SQLite need not make files beside it, which it could not.
+    """
+    if not url.startswith(FILE):
+        return sa.make_url(url)
+    file = Path(url.removeprefix(FILE))
+    if not file.is_file() or (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)):
+        return sa.URL.create("sqlite", database=str(file))
+    query = {"mode": "ro", "uri": "true"}
+    if not file.with_name(f"{file.name}-wal").exists():
+        query["immutable"] = "1"
+    return sa.URL.create("sqlite", database=f"file:{quote(str(file.absolute()))}", query=query)
 
 
 def _durable(connection: object, _record: object) -> None:
@@ -365,4 +384,6 @@ def _check_version(connection: Connection, url: str) -> None:
 
 def shown(url: str) -> str:
     """A database's URL without a password."""
+    if url.startswith(FILE):
+        return url
     return sa.make_url(url).render_as_string(hide_password=True)

@@ -116,6 +116,27 @@ def test_figures_can_be_asked_for_in_plain_sql(store: Store, tmp_path: Path) -> 
     assert phases == [("import", 12.5)]
 
 
+def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    """In a URL a question mark ends a path, and the records went into a file of another name."""
+    folder = tmp_path / "what? #1 %20 {a} ä"
+    Store.at(folder, "s").close()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert (folder / "study.db").is_file()
+
+
+def test_what_cannot_be_written_can_be_read(small_disk: Path) -> None:
+    """An archive, or the study of another person."""
+    kept = Store.at(small_disk / "a?b", "s")
+    kept.open("{}", "")
+    kept.add(record(0, measured()))
+    kept.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    try:
+        assert Store.at(small_disk / "a?b", "s").history() == (record(0, measured()),)
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+
+
 def test_two_studies_share_a_database_without_mixing(tmp_path: Path) -> None:
     first, second = Store.at(tmp_path, "a"), Store.at(tmp_path, "b")
     first.open("{}", "f")
