@@ -106,6 +106,7 @@ def read(study: Study | Path | str) -> StudyResult:
     opened = _opened(study, None)
     store = opened.existing_store()
     try:
+        opened = opened.as_measured(store)
         records = tuple(sorted(store.history(), key=lambda record: record.number))
         ended = store.get(*FINAL) is not None
         recommendation = store.read(*FINAL, recommendation_from_json)

@@ -52,7 +52,7 @@ from autotune.space.space import SearchSpace
 from autotune.spec.load import completed, placing
 from autotune.spec.study import LoadSpec, StudySpec
 from autotune.store import Store
-from autotune.study import Study, open_study
+from autotune.study import SAME, Study, open_study
 from autotune.trial import Placement, QualityGate
 
 COMPILES = frozenset(
@@ -261,11 +261,6 @@ async def assemble(study: Study, *, like: Path | None = None, anew: str = "") ->
     )
 
 
-SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "topology", "baseline",
-        "load")  # fmt: skip
-"""What records of one study must share; the rest of a study file may change between two runs."""
-
-
 def _must_be_the_same(store: Store, study: Study) -> None:
     """A study that goes on measures the same thing as before.
 
@@ -285,8 +280,8 @@ def _must_be_the_same(store: Store, study: Study) -> None:
             raise SpecError(
                 f"study {study.spec.name!r} holds {measured} trials that were measured with another {key}",
                 key=key,
-                hint=f"give the study another name, and start it with --like {study.path} (a copy of the old file), "
-                f"or move {study.folder} away",
+                hint=f"undo that; or give the study another name and start it with --like {study.path} (a copy of the old "
+                f"file); or move {study.folder} away",
             )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from autotune.errors import NO_ROOM, Busy, EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
@@ -16,6 +17,10 @@ from autotune.store import Store, shown
 
 SQLITE = "sqlite:///"
 """A database in a file: the path follows, relative to the study file or with a fourth stroke absolute."""
+
+SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "topology", "baseline",
+        "load")  # fmt: skip
+"""What records of one study must share; the rest of a study file may change between two runs."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,21 @@ class Study:
             hint += f"; or name one that is there: {others}" if others else ""
             raise SpecError(nothing, file=self.path, hint=hint)
         return store
+
+    def as_measured(self, store: Store) -> Study:
+        """The study with the model, load and fixed arguments that its records were measured with.
+
+        A report and an exported file tell of records; the file may have been edited since, or run with `--set`.
+        """
+        head = store.head()
+        try:
+            kept = StudySpec.model_validate_json(head.spec) if head is not None else self.spec
+        except ValidationError:
+            return self  # of a version with other keys
+        of_engine = [key.removeprefix("engine.") for key in SAME if key.startswith("engine.")]
+        engine = self.spec.engine.model_copy(update={key: getattr(kept.engine, key) for key in of_engine})
+        others = {key: getattr(kept, key) for key in SAME if "." not in key}
+        return replace(self, spec=self.spec.model_copy(update={**others, "engine": engine}))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -41,7 +41,7 @@ def dashboard(
     store = opened.existing_store()
     console = terminal()
     try:
-        shown = ShownStudy(opened, store)
+        shown = ShownStudy(opened.as_measured(store), store)
         shown.refresh()
         with served(shown.board.app(), port) as address:
             url = address + shown.board.path

@@ -37,6 +37,7 @@ def show(
     opened = open_study(study)
     store = opened.existing_store()
     try:
+        opened = opened.as_measured(store)
         records = store.history()
         account = store.read(*ACCOUNT, SpaceAccount.from_json)
     finally:

@@ -79,7 +79,7 @@ def _described(opened: tuple[Study, Store]) -> dict[str, str | int]:
     study, store = opened
     try:
         recommended = store.read(*FINAL, recommendation_from_json)
-        return _describe(study, store.history(), bool(store.interrupted()), recommended)
+        return _describe(study.as_measured(store), store.history(), bool(store.interrupted()), recommended)
     finally:
         store.close()
 

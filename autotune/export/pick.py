@@ -58,6 +58,7 @@ def read_export(study: Study, pick: str = "recommendation", version: str | None 
     store = study.existing_store()
     try:
         records = store.history()
+        study = study.as_measured(store)
         final = store.read(*FINAL, recommendation_from_json)
     finally:
         store.close()

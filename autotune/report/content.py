@@ -52,6 +52,7 @@ def read_content(study: Study) -> ReportContent:
     store = study.existing_store()
     try:
         records = store.history()
+        study = study.as_measured(store)
         recommendation = store.read(*FINAL, recommendation_from_json)
         account = store.read(*ACCOUNT, SpaceAccount.from_json)
         ended = store.get(*ENDED) or ""

@@ -40,6 +40,20 @@ def test_a_device_that_is_really_full(study: Study) -> None:
         Path("/dev/full").write_bytes(b"x")
 
 
+def test_what_is_told_of_records_is_what_they_were_measured_with(study: Study) -> None:
+    """A study file that was edited for the next study gave the old records another model and another load."""
+    store = study.store()
+    store.open(study.spec.model_dump_json(), "")
+    edited = STUDY.replace("llama-3.1-8b", "qwen3-8b").replace("levels: [4]", "levels: [8, 16]")
+    study.path.write_text(edited.replace("card: h100", "card: a100").replace("percentile: 90", "percentile: 50"))
+    now = open_study(study.path)
+    told = now.as_measured(store)
+    store.close()
+    assert now.spec.model == "qwen3-8b"
+    assert told.spec.model_copy(update={"objectives": study.spec.objectives}) == study.spec
+    assert told.spec.objectives == now.spec.objectives, "what counts may be chosen afterwards"
+
+
 STORED = STUDY + "storage: "
 
 
