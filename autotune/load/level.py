@@ -166,7 +166,7 @@ class LevelRun:
         await self.watch.finish()
         records = decode(await self.client.stop(), self.scale)
         if self.closed and stopped is None and not (self.exhausted or self.drain):
-            window = whole_waves(records, window, round(self.level.value))
+            window = whole_waves(records, window, round(self.level.value), self._waves.first)
         return LevelResult(records, window, steady, stopped, self.exhausted, self.began)
 
     # -- phases -------------------------------------------------------------------------------------------------

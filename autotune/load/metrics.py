@@ -210,12 +210,15 @@ def good_requests(records: Records, slos: Sequence[SloSpec]) -> Flags:
     return good
 
 
-def whole_waves(records: Records, window: Window, streams: int) -> Window:
+def whole_waves(records: Records, window: Window, streams: int, first: int | None = None) -> Window:
     """The whole waves of a closed loop's window (see `waves.wave_ends`).
 
     The window is returned as it is where it holds less than two of them or a request failed in it.
+
+    Args:
+        first: requests that ended before the one to begin with, where the load was kept up from that one on.
     """
-    waves = wave_ends(np.sort(records.column("last")[records.ok]), window.start, window.end, streams)
+    waves = wave_ends(np.sort(records.column("last")[records.ok]), window.start, window.end, streams, first=first)
     if not waves:
         return window
     whole = Window(waves[0], waves[-1], window.by_plan, waves)

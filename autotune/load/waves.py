@@ -20,7 +20,7 @@ COARSE = 15
 """Waves shorter than so many readings are not told apart surely while the load runs; then one more is waited for."""
 
 
-def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, grain: float = 0.0) -> tuple[float, ...]:
+def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, first: int | None = None) -> tuple[float, ...]:
     """The ends of whole waves between two times: of a request, and of every `streams`-th after it.
 
     Where ends come in bursts, waves begin with the first of one: those keep time, while the last may be late. The burst
@@ -31,15 +31,31 @@ def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, grain: fl
         ends: seconds at which requests ended without error, ascending, of the whole run.
         begin, end: the asked window in the same seconds.
         streams: concurrency.
-        grain: seconds within which `ends` are not told apart; a pause is longer than three.
+        first: ends before the one to begin with, where that is known.
 
     Returns:
         Ascending times; one more than there are waves. Empty where there are not two of them.
     """
     low, high = np.searchsorted(ends, (begin, end))
-    if high - low <= 2 * streams:
-        return ()
+    if first is None:
+        if high - low <= 2 * streams:
+            return ()
+        burst = burst_near(ends, begin, end, streams)
+        first = int(low) if burst is None else burst
+    count = (high - 1 - first) // streams
+    return tuple(ends[first : first + count * streams + 1 : streams].tolist()) if count >= 2 else ()
+
+
+def burst_near(ends: Floats, begin: float, end: float, streams: int, grain: float = 0.0) -> int | None:
+    """How many ended before the burst that waves begin with, or None where ends come in no bursts (see `wave_ends`).
+
+    Args:
+        grain: seconds within which `ends` are not told apart; a pause is longer than three.
+    """
+    low, high = np.searchsorted(ends, (begin, end))
     held = (high - low - 1) // streams
+    if held < 1:
+        return None
     wave = (ends[high - 1] - ends[high - 1 - held * streams]) / held
     # Only what can begin the window is looked at: this is asked while the load runs, of ever more ends.
     earliest = int(np.searchsorted(ends, begin - wave / 2))
@@ -49,9 +65,7 @@ def wave_ends(ends: Floats, begin: float, end: float, streams: int, *, grain: fl
     near = firsts[np.abs(ends[firsts] - begin) <= wave / 2]
     after = firsts[(firsts >= low) & (firsts < low + streams)]
     candidates = near[np.argsort(np.abs(ends[near] - begin))] if len(near) else after
-    first = int(candidates[0]) if len(candidates) else int(low)
-    count = (high - 1 - first) // streams
-    return tuple(ends[first : first + count * streams + 1 : streams].tolist()) if count >= 2 else ()
+    return int(candidates[0]) if len(candidates) else None
 
 
 class WaveWatch:
@@ -68,6 +82,10 @@ class WaveWatch:
         self._counts: list[int] = []
         self._begin = 0.0
         self._known = 0
+        self.first: int | None = None
+        """Ends before the one that the window was kept open from, where readings tell it: its waves are counted from
+        there again. Two bursts may be as near to the begin as each other, or a pause just long enough for one: with
+        the times as they were the other one could be taken, and a wave be lost."""
 
     def note(self, at: float, finished: int) -> None:
         """A reading: `finished` requests ended until `at`, in seconds since the start of the load."""
@@ -96,13 +114,22 @@ class WaveWatch:
         if not self._counts:
             return False
         ends = np.repeat(self._times, np.diff(self._counts, prepend=0))
-        waves = wave_ends(ends, self._begin, np.inf, self._streams, grain=self._grain)
+        low = int(np.searchsorted(ends, self._begin))
+        if len(ends) - low <= 2 * self._streams:
+            return False
+        burst = burst_near(ends, self._begin, np.inf, self._streams, self._grain)
+        first = low if burst is None else burst
+        waves = wave_ends(ends, self._begin, np.inf, self._streams, first=first)
         count = len(waves) - 1
+        if count < 1:
+            return False
+        elapsed = waves[-1] - waves[0]
+        length = elapsed / count
+        coarse = length < COARSE * self._grain
+        self.first = None if coarse and burst is None else first
         if count <= self._known:
             return False
         self._known = count
-        elapsed = waves[-1] - waves[0]
-        length = elapsed / count
-        if length < COARSE * self._grain:
+        if coarse:
             count, elapsed = count - 1, elapsed - length
         return count >= needed and elapsed + length / 2 >= duration
