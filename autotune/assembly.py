@@ -280,8 +280,8 @@ def _must_be_the_same(store: Store, study: Study) -> None:
             raise SpecError(
                 f"study {study.spec.name!r} holds {measured} trials that were measured with another {key}",
                 key=key,
-                hint=f"undo that; or give the study another name and start it with --like {study.path} (a copy of the old "
-                f"file); or move {study.folder} away",
+                hint="undo that; or give the study another name and start it with "
+                f"--like {study.path} (a copy of the old file); or move {study.folder} away",
             )
 
 
