@@ -19,6 +19,11 @@ from autotune.errors import SpecError
 from autotune.space.renames import parse_version
 from autotune.spec.load import load_study
 
+CONTAINER = (
+    "this file starts a container, a study the vLLM of an interpreter; trials as containers: engine.command, "
+    "examples/docker.yaml"
+)
+
 FormatName = Annotated[str | None, typer.Option("--format", "-f", help=f"One of {', '.join(SOURCES)}.")]
 EngineName = Annotated[str | None, typer.Option(help="Which server, where the file starts several.")]
 Variables = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for a variable that the file leaves open.")]
@@ -118,7 +123,8 @@ def _print_remarks(adopted: Adopted, asked: AskedTable) -> None:
         line("warning", f"{name} stands in the file in plain text; move it to a secret", "bold yellow")
     if adopted.left:
         line("kept", f"{', '.join(adopted.left)}: stays in the file, a study does not tune it")
-    for note in (*adopted.notes, versions_differ(adopted)):
+    container = CONTAINER if adopted.reading.image and adopted.format in ("compose", "shell", "systemd") else ""
+    for note in (*adopted.notes, versions_differ(adopted), container):
         if note:
             line("note", note)
 
