@@ -156,8 +156,13 @@ def print_plan(made: StudyPlan, console: Console) -> None:
 def _print_budget(made: StudyPlan, console: Console) -> None:
     budget, preflight = made.budget, made.preflight
     if budget is None:
-        what = "the model's config.json" if preflight.facts is None else "the card (hardware.card or gpu_memory)"
-        console.print(Text(f"memory: unknown, because {what} is not at hand; only rules are checked", style="yellow"))
+        what, fix = (
+            (f"{made.study.spec.model}'s config.json", f"hf download {made.study.spec.model} config.json")
+            if preflight.facts is None
+            else ("the card", "say which, such as --set hardware.card=h100")
+        )
+        told = f"memory: unknown, because {what} is not at hand; only rules are checked"
+        console.print(Text(f"{told}\n  {fix}", style="yellow"), soft_wrap=True)
         return
     name = "the host" if budget.gpu.cpu else (budget.gpu.name or "a GPU")
     console.print(Text(f"\nmemory of {name} with the baseline", style="bold"))
