@@ -126,7 +126,7 @@ def workload_finding(tuned: Profile | None, seen: Profile | None, spec: TriggerS
     if seen.requests < spec.requests:
         return Finding("workload", False, f"{seen.requests} requests are too few to judge ({spec.requests} needed)")
     if tuned is None:
-        return Finding("workload", False, f"the workload of {seen.requests} requests is kept as the profile to compare")
+        return Finding("workload", False, f"{seen.requests} requests are the profile for later passes")
     moved = []
     for name, before, now in (
         ("prompt lengths", tuned.inputs, seen.inputs),

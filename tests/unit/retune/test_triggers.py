@@ -81,7 +81,7 @@ def test_the_prefix_hit_rate_counts() -> None:
 def test_few_requests_and_no_profile_say_so_and_do_not_fire() -> None:
     few = Profile(bins(9), bins(9), 9)
     assert "too few" in workload_finding(profile(50), few, SPEC, rated=False).sentence
-    assert "kept as the profile" in workload_finding(None, profile(50), SPEC, rated=False).sentence
+    assert "the profile for later" in workload_finding(None, profile(50), SPEC, rated=False).sentence
     assert not workload_finding(profile(50), None, SPEC, rated=False).fired
 
 
