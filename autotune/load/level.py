@@ -251,10 +251,12 @@ class LevelRun:
 
     def _too_slow(self, begin: _Mark, mark: _Mark) -> str | None:
         """A reason when the longest window did not hold the required requests: the engine's fault, not the client's."""
-        done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
-        if self.drain or self.exhausted or done >= self.required:
-            return None
         limit = self.spec.window.max_duration
+        if self.drain or self.exhausted or mark.at - begin.at < limit:  # whole waves may have begun before the window
+            return None
+        done = mark.finished - begin.finished if self.closed else mark.sent - begin.sent
+        if done >= self.required:
+            return None
         return f"too slow: {done} of {self.required} requests within window.max_duration ({limit:g} s)"
 
     async def _drain(self, begin: _Mark, end: float) -> None:

@@ -59,6 +59,14 @@ def test_a_closed_loop_is_what_the_simulation_says(tmp_path: Path) -> None:
     assert figure(level, "ttft_p90_ms") == pytest.approx(1000 * expected.ttft_percentile_s(90), rel=0.1)
 
 
+def test_waves_that_begin_before_the_window_hold_the_requests_that_were_asked_for(tmp_path: Path) -> None:
+    """The warm-up ends with the last of a burst, and the three waves with the first of the third burst after it."""
+    given = {"input_tokens": 2048, "output_tokens": 384, "levels": [16], "window": {"requests": 46}}
+    level, _ = measured(tmp_path, **given)
+    assert level.stopped is None and level.invalid == ()
+    assert level.requests == 48
+
+
 def test_an_open_loop_sends_when_it_is_due(tmp_path: Path) -> None:
     level, rows = measured(tmp_path, arrivals="poisson", levels=[10], window={"duration": "4s"})
     assert level.invalid == ()
