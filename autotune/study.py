@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from autotune.errors import NO_ROOM, Busy, EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
-from autotune.store import Store, shown
+from autotune.store import MOVED, Store, shown
 
 SQLITE = "sqlite:///"
 """A database in a file: the path follows, relative to the study file or with a fourth stroke absolute."""
@@ -125,6 +125,8 @@ class Study:
         try:
             yield
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and not self.lock.exists():
+                raise EnvironmentFault(f"{self.folder} {MOVED}") from error
             if error.errno not in NO_ROOM:
                 raise
             where = f" ({error.filename})" if error.filename else ""

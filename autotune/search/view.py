@@ -54,7 +54,10 @@ def _as_store_error() -> Iterator[None]:
     except optuna.exceptions.StorageInternalError as error:
         cause = error.__cause__ or error
         sentence = str(getattr(cause, "orig", None) or cause).splitlines()[0]
-        raise StoreError(f"the study's database, tables of the dashboard: {sentence}") from error
+        raise StoreError(
+            f"the study's database, tables of the dashboard: {sentence}\n"
+            "  Look at its disk (df -h) and its permissions, and run the study again: every finished trial is kept."
+        ) from error
 
 
 class OptunaView:

@@ -1,5 +1,5 @@
 """Everything that is kept of a study, in one database."""
 
-from autotune.store.store import Interrupted, Store, StudyRow, shown
+from autotune.store.store import MOVED, Interrupted, Store, StudyRow, shown
 
-__all__ = ["Interrupted", "Store", "StudyRow", "shown"]
+__all__ = ["MOVED", "Interrupted", "Store", "StudyRow", "shown"]

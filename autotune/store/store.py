@@ -23,6 +23,10 @@ from autotune.store import tables
 from autotune.store.disk import Reserve, advice
 
 FILE = "sqlite:///"
+MOVED = (
+    "was moved, replaced or deleted while the study runs\n"
+    "  put it back where it was and run the study again: what was finished before is in it"
+)
 UNREADABLE = (
     "It was changed by hand or written by another version of autotune: use that version, restore the file from a "
     "backup, or go on with another `storage:`. Nothing in it was changed."
@@ -72,6 +76,7 @@ class Store:
         self._reserve = Reserve(Path(f"{url.removeprefix(FILE)}.{name}.reserve")) if url.startswith(FILE) else None
         self._tuning = False
         """It was opened for writing here: the room set aside is ours."""
+        self._inode: int | None = None
         self._claim: Connection | None = None
         self._engine = _engine(url)
         if url.startswith("sqlite"):
@@ -151,6 +156,7 @@ class Store:
         if self._reserve is not None:
             self._reserve.take()
             self._tuning = True
+            self._inode = self._file_inode()
         table = tables.study
         with self._transaction() as connection:
             found = connection.execute(sa.select(table.c.id).where(table.c.name == self.name)).scalar()
@@ -159,6 +165,15 @@ class Store:
                 connection.execute(table.insert().values(name=self.name, created_at=time.time(), **values))
             else:
                 connection.execute(table.update().where(table.c.id == found).values(**values))
+
+    def _file_inode(self) -> int | None:
+        """Which file stands where the database was opened for writing; 0 where there is none."""
+        if not self._tuning:
+            return None
+        try:
+            return Path(self.url.removeprefix(FILE)).stat().st_ino
+        except OSError:
+            return 0
 
     def _study_id(self, connection: Connection) -> int:
         table = tables.study
@@ -171,6 +186,9 @@ class Store:
 
     def begin(self, number: int, attempt: int, proposal: Proposal) -> None:
         """Note that a trial is about to run, so that a killed one is known after a restart."""
+        if self._inode != self._file_inode():
+            # SQLite would go on in the file that it has open, which may be deleted.
+            raise StoreError(f"database {shown(self.url)} {MOVED}")
         with self._transaction() as connection:
             connection.execute(
                 tables.started.insert().values(

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import EnvironmentFault, SpecError
+from autotune.errors import EnvironmentFault, SpecError, StoreError
+from autotune.outcome import Proposal
+from autotune.space.config import EngineConfig
 from autotune.study import Study, open_study
 from tests.desk import STUDY
 
@@ -33,6 +35,23 @@ def test_a_disk_that_takes_no_more_is_said_in_words(study: Study, number: int) -
 def test_other_faults_are_not_taken_for_a_full_disk(study: Study) -> None:
     with pytest.raises(PermissionError), study.locked():
         raise PermissionError(errno.EACCES, "no", "file")
+
+
+def test_a_folder_that_is_moved_away_ends_the_study(study: Study) -> None:
+    """It went on in a new folder, and its records in a file that nobody sees."""
+    away = study.folder.with_name("away")
+    with pytest.raises(EnvironmentFault, match="was moved, replaced or deleted"), study.locked():
+        study.folder.rename(away)
+        (study.folder / "trial-0000" / "level-0.npz").read_bytes()
+    away.rename(study.folder)
+    store = study.store()
+    store.open(study.spec.model_dump_json(), "")
+    store.begin(0, 1, Proposal(EngineConfig(), (), "search"))
+    study.folder.rename(away)
+    study.folder.mkdir()
+    with pytest.raises(StoreError, match="was moved, replaced or deleted"):
+        store.begin(1, 1, Proposal(EngineConfig(), (), "search"))
+    store.close()
 
 
 def test_a_device_that_is_really_full(study: Study) -> None:
