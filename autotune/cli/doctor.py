@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +14,12 @@ from rich.markup import escape
 from autotune.cli.terminal import terminal
 from autotune.engine import cpu_setup
 from autotune.engine.cleanup import find_leftovers
+from autotune.engine.recipe import expand
+from autotune.errors import SpecError
 from autotune.host.doctor import diagnose, exit_code
-from autotune.host.findings import Finding, Level, warning
+from autotune.host.findings import Finding, Level, error, warning
+from autotune.quality.finalist import finals_of
+from autotune.spec.study import StudySpec
 from autotune.study import open_study
 
 _SIGNS = {
@@ -60,4 +65,21 @@ def _of_study(path: Path) -> tuple[Finding, ...]:
         python = engine.python
         if spec.model == cpu_setup.MODEL_NAME:
             spec = spec.model_copy(update={"model": str(engine.model)})
-    return diagnose(spec, python=python, folder=study.folder)
+    return (*_unread(spec, path.parent), *diagnose(spec, python=python, folder=study.folder))
+
+
+def _unread(spec: StudySpec, beside: Path) -> Iterator[Finding]:
+    """What a run would miss later: variables when its first engine starts, questions when its gate is made."""
+
+    def variables() -> None:
+        expand((*spec.engine.env.items(), *spec.baseline.env.items()))
+
+    def questions() -> None:
+        finals_of(spec.quality.tasks, spec.quality.command, model=spec.model, concurrency=1, beside=beside)
+
+    for check, read in (("variables", variables), ("quality", questions)):
+        try:
+            read()
+        except SpecError as problem:
+            place = f"{problem.file}: " if problem.file else ""
+            yield error(check, f"{place}{problem.message}", problem.hint or "")

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
+from autotune.cli.doctor import doctor
 from autotune.host.doctor import GIB, diagnose, exit_code
 from autotune.host.facts import HostFacts, Installation, read_host, read_installation
 from autotune.host.findings import Finding, Level, as_entries
@@ -257,3 +259,19 @@ def test_reading_gpus_never_fails() -> None:
     assert bool(host.gpus) != bool(host.problem)
     fake = FakeGpus([GpuHost(), GpuHost((CARD,))])
     assert (fake.read().gpus, fake.read().gpus, fake.read().gpus) == ((), (CARD,), (CARD,))
+
+
+def test_what_a_run_would_miss_hours_later_is_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NOT_SET_HERE", raising=False)
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "name: s\nmodel: llama-3.1-8b\nengine: {kind: simulated, env: {HF_TOKEN: '${NOT_SET_HERE}'}}\n"
+        "quality: {tasks: [questions.jsonl]}\n"
+    )
+    with pytest.raises(typer.Exit):
+        doctor(study, as_json=True)
+    found = {one["check"]: one["text"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert "NOT_SET_HERE is not set" in found["variables"]
+    assert "questions.jsonl: cannot be read" in found["quality"]
