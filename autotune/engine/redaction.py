@@ -14,8 +14,8 @@ REDACTED = "[redacted]"
 _PATTERNS: tuple[re.Pattern[str], ...] = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        # --api-key VALUE, --api-key=VALUE, --hf-token VALUE
-        r"(?P<keep>--?(?:[\w-]*(?:api[-_]?keys?|token|secrets?|password|passwd))(?:\s+|=)['\"]?)(?!-)[^\s'\",]+",
+        # --api-key VALUE, --api-key=VALUE, -hf-token VALUE; not "inter-token latency", a dash within a word
+        r"(?P<keep>(?:--|(?<!\w)-)(?:[\w-]*(?:api[-_]?keys?|token|secrets?|password|passwd))(?:\s+|=)['\"]?)(?!-)[^\s'\",]+",
         # 'api_key': ['a', 'b'] in vLLM's "non-default args" and other Python or JSON dictionaries
         r"(?P<keep>['\"][\w-]*(?:api[-_]?key|secret|password|passwd|access[-_]?token|hf[-_]?token|auth[-_]?token)s?['\"]"
         r"\s*[:=]\s*)(?:\[[^\]]*\]?|\([^)]*\)?|(?:'[^']*'?|\"[^\"]*\"?))",

@@ -30,4 +30,6 @@ def over_starts(found: Sequence[Estimate]) -> Estimate:
     values = [one.value for one in found]
     positive = all(value > 0 for value in values)
     mean = math.exp(math.fsum(map(math.log, values)) / len(values)) if positive else math.fsum(values) / len(values)
-    return Estimate(mean, min(one.low for one in found), max(one.high for one in found), sum(one.n for one in found))
+    low, high = min(one.low for one in found), max(one.high for one in found)
+    mean = min(max(mean, low), high)  # equal starts: their mean is off by the rounding of logarithms
+    return Estimate(mean, low, high, sum(one.n for one in found))

@@ -57,6 +57,7 @@ def test_a_token_is_known_by_its_form(secret: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "Small steps keep inter-token latency low",
         "Give it in hf_overrides, such as {...}",
         "max_num_batched_tokens (512) is smaller than max_model_len (2048)",
         "GPU KV cache size: 814,368 tokens",
