@@ -16,6 +16,7 @@ from autotune.cli.terminal import terminal
 from autotune.cli.views import PlainView
 from autotune.engine.giveway import cancel_on_signals
 from autotune.events import Observer, Silent
+from autotune.report.wording import duration_text
 from autotune.retune.session import Session, opened
 from autotune.retune.verdict import Ending, Verdict
 from autotune.study import open_study
@@ -52,6 +53,10 @@ def retune(
 async def _run(session: Session, *, dry_run: bool, force: bool, anytime: bool) -> Ending | None:
     """None where a signal asked to give way."""
     cancel_on_signals()
+    triggers = session.spec.triggers
+    if triggers.metrics_url and not triggers.prometheus_url:
+        watched = f"watched for {duration_text(triggers.watched)} where no earlier pass has read it"
+        print(f"asking {triggers.metrics_url} for its workload; it is {watched}", file=sys.stderr)
     try:
         return await session.run_now(dry_run=dry_run, force=force, anytime=anytime)
     except asyncio.CancelledError:
