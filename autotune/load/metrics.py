@@ -227,13 +227,22 @@ def whole_waves(records: Records, window: Window, streams: int, first: int | Non
 
 
 def blocks_of(records: Records, window: Window) -> Blocks:
-    """Blocks for the bootstrap, 20 at most: whole waves, else equal ones no shorter than a typical request."""
+    """Blocks for the bootstrap, 20 at most: whole waves, else equal ones no shorter than a typical request.
+
+    Where several requests at a time are planned, a block is as long as some such bursts: with none in one block and two
+    in the next, a rate that never changes would seem to be hardly known.
+    """
     if window.waves:
         count = min(len(window.waves) - 1, MAX_BLOCKS)
         return Blocks([window.waves[k] for k in np.linspace(0, len(window.waves) - 1, count + 1).round().astype(int)])
     lengths = (records.column("last") - records.column("sent"))[records.ok]
     typical = float(np.median(lengths)) if len(lengths) else window.seconds / MAX_BLOCKS
     count = int(np.clip(window.seconds / max(typical, 1e-9), 5, MAX_BLOCKS))
+    planned = records.reference[window.holds(records.reference)] if window.by_plan else np.empty(0)
+    bursts = len(np.unique(planned))
+    if 2 <= bursts <= len(planned) / 2:
+        whole = np.linspace(0, bursts, min(count, bursts) + 1).round()
+        return Blocks((window.start + whole * window.seconds / bursts).tolist())
     return Blocks.equal(window.start, window.end, count)
 
 

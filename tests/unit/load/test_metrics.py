@@ -85,6 +85,18 @@ def test_windows_without_two_waves_or_with_failures_stay_as_they_are():
     assert whole_waves(broken, Window(0.0, 9.0), 2) == Window(0.0, 9.0)
 
 
+@pytest.mark.parametrize("period", [0.5, 4.0])
+def test_bursts_do_not_make_a_constant_rate_uncertain(period: float):
+    """Four requests at a time, each with 20 tokens within half a period."""
+    requests = [
+        {"due": at, "sent": at, "chunks": (at + np.linspace(0.1, 0.5, 20) * period).tolist()}
+        for at in np.repeat(np.arange(0.1, 40.0, period), 4)
+    ]
+    figure = summarise(records(requests), Window(10.0, 30.0, by_plan=True))["output_throughput"]
+    assert figure.value == pytest.approx(80 / period)
+    assert figure.high - figure.low < 0.15 * figure.value
+
+
 def test_an_interval_from_three_blocks_holds_the_truth_as_often_as_it_says():
     generator = np.random.default_rng(3)
     times, held = np.arange(3) + 0.5, 0
