@@ -123,14 +123,20 @@ def reason_of(record: TrialRecord, objectives: Objectives) -> str:
     if not isinstance(outcome, Measured):
         return redact(outcome.reason)
     parts = []
+    levels = outcome.load.levels
     for slo, violation in zip(objectives.slos, objectives.constraints(record), strict=False):
         if violation > 0:
-            measured = slo.limit_ms * math.exp(violation)
-            parts.append(f"{metric_title(slo.key)} {number_text(measured)} ms, limit {number_text(slo.limit_ms)} ms")
+            found = slo.limit_ms * math.exp(violation)
+            # A level that was stopped has a violation and no figure.
+            measured = any(math.isclose(one.value, found) for level in levels if (one := level.estimate(slo.key)))
+            told = f"{number_text(found)} ms" if measured else "not measured"
+            parts.append(f"{metric_title(slo.key)} {told}, limit {number_text(slo.limit_ms)} ms")
+    stops = [f"{level.level} {level.stopped}" for level in levels if level.stopped]
+    parts += stops
     if outcome.quality is not None and outcome.quality.verdict == QualityVerdict.FAILED:
         failed = [check.name for check in outcome.quality.checks if check.verdict == QualityVerdict.FAILED]
         parts.append("quality: " + (", ".join(failed) or "failed"))
-    if objectives.values(record) is None:
+    if objectives.values(record) is None and not stops:
         parts.append("an objective was not measured")
     return "; ".join(parts)
 

@@ -17,6 +17,7 @@ from autotune.report.failures import EXCERPT_LINES
 from autotune.report.markdown import markdown
 from autotune.report.page import html_page
 from autotune.report.payload import page_data
+from autotune.report.trials import reason_of
 from autotune.report.values import ReportContent, Standing
 from autotune.result import Recommendation
 from autotune.search.front import front_of
@@ -113,6 +114,17 @@ def test_slow_links_are_told_of_every_trial_and_once_for_all(records: tuple[Tria
 def test_a_broken_limit_is_told_with_its_figures(content: ReportContent) -> None:
     late = next(trial for trial in content.trials if trial.standing is Standing.LIMIT)
     assert "TTFT p95" in late.reason and "limit 1500 ms" in late.reason
+
+
+def test_a_level_that_was_stopped_has_no_figure_made_up_for_it(records: tuple[TrialRecord, ...]) -> None:
+    measured = records[0].outcome
+    assert isinstance(measured, Measured)
+    *levels, last = measured.load.levels
+    stopped = replace(last, metrics=(), stopped="hopeless: too late")
+    cut = replace(records[0], outcome=replace(measured, load=replace(measured.load, levels=(*levels, stopped))))
+    told = reason_of(cut, Objectives.of(history_spec()))
+    assert "TTFT p95 not measured, limit 1500 ms" in told
+    assert told.endswith(f"; {last.level} hopeless: too late")
 
 
 def test_three_sentences_say_what_ran_what_is_best_and_how_sure(content: ReportContent) -> None:
