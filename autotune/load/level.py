@@ -117,6 +117,7 @@ class LevelRun:
         self.duration = spec.window.duration
         if self.duration is None:
             self.duration = 0.0 if spec.window.requests else 20.0
+        self.period = spec.burst * spec.turns / level.value if spec.arrivals == "bursts" else 0.0
         self.ttft: list[float] = []
         self._waves = WaveWatch(round(level.value), self.tick * self.scale)
         self._ahead: Turn | None = None
@@ -212,7 +213,7 @@ class LevelRun:
             progress = self._tell("window", begin, mark)
             self._waves.note(mark.at, mark.finished)
             if self._window_over(begin, mark):
-                end = mark.at
+                end = begin.at + self._whole_bursts(mark.at - begin.at)
                 stopped = stopped or self._too_slow(begin, mark)
                 break
             if stopped is None and self.spec.stop_hopeless:
@@ -236,7 +237,16 @@ class LevelRun:
         needed = self.required + self._late()
         if self.closed:
             return self._waves.over(self.duration, max(WAVES, math.ceil(needed / self.level.value)))
-        return elapsed >= self.duration and mark.sent - begin.sent >= needed
+        return self._whole_bursts(elapsed) >= self.duration and mark.sent - begin.sent >= needed
+
+    def _whole_bursts(self, seconds: float) -> float:
+        """What of a window is from burst to burst: else its rate would depend on where the warm-up ended between two.
+
+        A finite plan is measured to its end.
+        """
+        if not self.period or seconds < self.period or self.exhausted or self.drain:
+            return seconds
+        return math.floor(seconds / self.period + 1e-9) * self.period
 
     def _late(self) -> int:
         """Requests that are told of inside the window and do not count: they ended, or got their first token, before.

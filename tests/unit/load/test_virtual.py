@@ -67,6 +67,13 @@ def test_waves_that_begin_before_the_window_hold_the_requests_that_were_asked_fo
     assert level.requests == 48
 
 
+def test_a_window_of_bursts_has_their_rate_wherever_it_begins(tmp_path: Path) -> None:
+    """Bursts come every 2 s: a window of 5 s would hold two of them or three."""
+    level, _ = measured(tmp_path, arrivals="bursts", burst=8, levels=[4], window={"duration": "5s"})
+    assert level.invalid == () and level.window_s == pytest.approx(6)
+    assert figure(level, "output_throughput") == pytest.approx(4 * 64, rel=0.001)
+
+
 def test_an_open_loop_sends_when_it_is_due(tmp_path: Path) -> None:
     level, rows = measured(tmp_path, arrivals="poisson", levels=[10], window={"duration": "4s"})
     assert level.invalid == ()
