@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 import signal
 import sys
@@ -20,7 +21,7 @@ from autotune.cli.terminal import terminal
 from autotune.cli.views import JsonView, LiveView, PlainView, front_table
 from autotune.errors import SpecError
 from autotune.events import Observer
-from autotune.report.wording import duration_text
+from autotune.report.wording import count_text, duration_text
 from autotune.result import StudyResult, busy_seconds
 from autotune.search.account import ACCOUNT, SpaceAccount
 from autotune.space.config import EngineConfig
@@ -74,7 +75,7 @@ async def _run(study: Study, like: Path | None, *, json_events: bool, plain: boo
                 result = await parts.run(view)
         except asyncio.CancelledError:
             kept = "interrupted: engines are stopped, finished trials are kept."
-            print(f"{kept} Go on with: {_program()} run {study.path}", file=sys.stderr)
+            print(f"{kept} Go on with: {_program()} run {shlex.quote(str(study.path))}", file=sys.stderr)
             return 130
         finally:
             parts.close()
@@ -109,7 +110,8 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
         console.print(Text(account.sentence), soft_wrap=True)
     spent = duration_text(busy_seconds(result.records))
     spent += " of simulated time" if parts.spec.engine.virtual else ""
-    console.print(Text(f"{len(result.records)} trials in {spent}; all of it is in {result.folder}", style="dim"))
+    made = count_text(len(result.records), "trial")
+    console.print(Text(f"{made} in {spent}; all of it is in {result.folder}", style="dim"), soft_wrap=True)
     if result.recommendation is not None:
         console.print()
         console.print(Text("start it with", style="dim"))
@@ -120,7 +122,7 @@ def print_result(result: StudyResult, parts: StudyParts, console: Console, study
     # Exported files start one engine.
     exported = () if parts.spec.topology.split else ("export",)
     for one in ("show", "report", "dashboard", *exported):
-        console.print(Text(f"  {_program()} {one} {study.path}"), soft_wrap=True)
+        console.print(Text(f"  {_program()} {one} {shlex.quote(str(study.path))}"), soft_wrap=True)
 
 
 def _program() -> str:

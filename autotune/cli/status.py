@@ -14,7 +14,7 @@ from rich.text import Text
 from autotune.cli.terminal import terminal
 from autotune.errors import AutotuneError
 from autotune.outcome import Broken, Infeasible, Measured, TrialRecord
-from autotune.report.wording import duration_text, number_text
+from autotune.report.wording import count_text, duration_text, number_text
 from autotune.result import FINAL, Recommendation, recommendation_from_json
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
@@ -54,7 +54,7 @@ def _sentence(row: dict[str, str | int]) -> str:
     end = f"ended: {row['end']}" if row["end"] else f"not ended, {row['searched']} of the search"
     unfinished = "; a trial is running or was interrupted" if row["unfinished"] == "yes" else ""
     last = f", last trial {row['last trial']}" if row["last trial"] != NO_TIME else ""
-    return f"{row['study']}: {end}; {row['trials']} trials ({counts}), best {best}{last}{unfinished}"
+    return f"{row['study']}: {end}; {count_text(int(row['trials']), 'trial')} ({counts}), best {best}{last}{unfinished}"
 
 
 def _opened(named: Sequence[Path] | None) -> Iterator[tuple[Study, Store]]:

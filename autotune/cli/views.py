@@ -28,7 +28,7 @@ from autotune.events import (
 from autotune.load.area import area_of
 from autotune.outcome import Measured, TrialRecord
 from autotune.report.trials import reason_of
-from autotune.report.wording import changes_text, duration_text, figure_text, number_text, outcome_text
+from autotune.report.wording import changes_text, count_text, duration_text, figure_text, number_text, outcome_text
 from autotune.result import busy_seconds
 from autotune.search.front import front_of
 from autotune.search.health import settled
@@ -72,7 +72,7 @@ class PlainView:
     def _lines(self, event: Event) -> list[str]:
         match event:
             case StudyStarted():
-                head = f"study {event.name}: {len(event.finished)} trials in {event.folder}"
+                head = f"study {event.name}: {count_text(len(event.finished), 'trial')} in {event.folder}"
                 head += " (simulated engine)" if event.simulated else ""
                 return [head, *event.notes]
             case NeighboursChecked(sentence=sentence):
