@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.outcome import TrialRecord
 from autotune.report.comparison import Verdict, columns_of
-from autotune.report.wording import lower_first, ratio_text
+from autotune.report.wording import count_text, lower_first, ratio_text
 from autotune.result import rivals_of
 from autotune.search.confirm import ArmResult, analyse, rounds_of
 from autotune.search.drift import drift_of
@@ -32,7 +32,8 @@ def _said(arm: ArmResult, objectives: Objectives) -> str:
     titles = {column.label: lower_first(column.title) for column in columns_of(objectives)}
     ratios = [f"{titles[one.label]} {ratio_text(one.value, one.low, one.high)}" for one in arm.ratios]
     rounds = max((one.rounds for one in arm.ratios), default=0)
-    text = f"{', '.join(ratios)} of the baseline over {rounds} rounds of fresh starts" if ratios else "not measured"
+    over = f"{count_text(rounds, 'round')} of fresh starts{', too few for an interval' if rounds == 1 else ''}"
+    text = f"{', '.join(ratios)} of the baseline over {over}" if ratios else "not measured"
     if arm.problems:
         return f"{text}; {arm.problems[0]}."
     words = {"tie": "no interval is beyond the margin", "worse": "worse in an objective, proven better in none"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from autotune.load.report import Estimate
 from autotune.outcome import Broken, Infeasible, Measured, Outcome
 from autotune.space.config import EngineConfig, FrozenValue
@@ -89,8 +91,9 @@ def metric_title(key: str) -> str:
 
 
 def ratio_text(ratio: float, low: float | None = None, high: float | None = None) -> str:
-    """``×1.44 [1.40, 1.48]``; above 1 is better."""
-    return f"×{ratio:.2f}" if low is None or high is None else f"×{ratio:.2f} [{low:.2f}, {high:.2f}]"
+    """``×1.44 [1.40, 1.48]``; above 1 is better. An interval from one round has no end and is left out."""
+    known = low is not None and high is not None and math.isfinite(high)
+    return f"×{ratio:.2f} [{low:.2f}, {high:.2f}]" if known else f"×{ratio:.2f}"
 
 
 def lower_first(title: str) -> str:

@@ -301,7 +301,7 @@ def _problems(arm: _Arm, objectives: Objectives) -> tuple[str, ...]:
         return ("it was not measured",)
     failed = [record for record in records if objectives.values(record) is None]
     if failed:
-        return (f"{len(failed)} of {len(records)} fresh starts failed",)
+        return (f"{len(failed)} of {len(records)} fresh starts gave no figures",)
     rows = [objectives.constraints(record) for record in records]
     found: list[str] = []
     for index, slo in enumerate(objectives.slos):

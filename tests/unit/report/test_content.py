@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -19,6 +20,7 @@ from autotune.report.page import html_page
 from autotune.report.payload import page_data
 from autotune.report.trials import reason_of
 from autotune.report.values import ReportContent, Standing
+from autotune.report.wording import ratio_text
 from autotune.result import Recommendation
 from autotune.search.front import front_of
 from autotune.search.objectives import Objectives
@@ -125,6 +127,11 @@ def test_a_level_that_was_stopped_has_no_figure_made_up_for_it(records: tuple[Tr
     told = reason_of(cut, Objectives.of(history_spec()))
     assert "TTFT p95 not measured, limit 1500 ms" in told
     assert told.endswith(f"; {last.level} hopeless: too late")
+
+
+def test_one_round_has_no_interval_to_show() -> None:
+    assert ratio_text(0.96, 0.0, math.inf) == "×0.96"
+    assert ratio_text(1.44, 1.4, 1.48) == "×1.44 [1.40, 1.48]"
 
 
 def test_three_sentences_say_what_ran_what_is_best_and_how_sure(content: ReportContent) -> None:

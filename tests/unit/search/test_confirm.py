@@ -139,7 +139,7 @@ class TestLimits:
         rows = [{BASE: figures(1000), ARM: figures(1500)}] * 2
         rows.append({BASE: figures(1000), ARM: Infeasible("oom_serving", "x")})
         result = analyse(rounds(rows), self.objectives, BASE)
-        assert result.arms[0].problems == ("1 of 3 fresh starts failed",)
+        assert result.arms[0].problems == ("1 of 3 fresh starts gave no figures",)
 
     def test_holding_limits_that_today_breaks_is_better(self) -> None:
         rows = [{BASE: figures(1000 + n, 300), ARM: figures(900 + n, 80)} for n in (0.0, 2.0, 1.0)]

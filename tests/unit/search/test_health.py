@@ -125,7 +125,7 @@ class TestProof:
         assert sum(record.config == other(1) for record in history) == 6, "three attempts for each round"
         found = analyse(rounds_of(history), OBJECTIVES, BASE)
         broken = next(arm for arm in found.arms if arm.config == other(1))
-        assert broken.problems == ("2 of 2 fresh starts failed",)
+        assert broken.problems == ("2 of 2 fresh starts gave no figures",)
         assert found.winner is not None and found.winner.config == other(2)
 
     def test_a_fault_of_the_baseline_is_no_limit_that_it_breaks(self) -> None:
