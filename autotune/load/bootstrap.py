@@ -56,6 +56,11 @@ class Blocks:
             spread = (self.multiplicity @ top) / (self.multiplicity @ bottom)
         return _estimate(float(top.sum() / bottom.sum()) if bottom.sum() else 0.0, spread, len(times), self.widen)
 
+    def share(self, marks: Floats, times: Floats) -> Estimate:
+        """Share of ones among `marks`. An interval that is widened for few blocks stays between 0 and 1."""
+        found = self.ratio(marks, np.ones(len(marks)), times)
+        return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0), found.n)
+
     def mean(self, values: Floats, times: Floats) -> Estimate:
         """Mean of the values."""
         estimate = self.ratio(values, np.ones(len(values)), times)

@@ -306,9 +306,9 @@ def _request_counts(records: Records, window: Window, blocks: Blocks, slos: Sequ
     result = {"request_throughput": blocks.rate(ends[ended], np.ones(int(ended.sum())))}
     if inside.any():
         failed = records.failed[inside].astype(np.float64)
-        result["error_share"] = blocks.ratio(failed, np.ones(len(failed)), anchor[inside])
+        result["error_share"] = blocks.share(failed, anchor[inside])
     if slos and inside.any():
         good = good_requests(records, slos)[inside].astype(np.float64)
         result["goodput"] = blocks.rate(anchor[inside], good)
-        result["goodput_share"] = blocks.ratio(good, np.ones(len(good)), anchor[inside])
+        result["goodput_share"] = blocks.share(good, anchor[inside])
     return result

@@ -226,3 +226,12 @@ def test_the_documentation_has_every_key_and_formula():
         assert f"`{key}`" in page, key
         assert definition.formula in page, key
         assert not definition.unit or definition.unit in page
+
+
+def test_a_share_s_interval_stays_between_nothing_and_all():
+    """Few blocks widen an interval, which had ended at 1.14 for a share."""
+    times, marks = np.arange(8) + 0.5, np.array([1.0, 1, 1, 1, 1, 0, 0, 1])
+    blocks = Blocks.equal(0, 8, 4)
+    assert blocks.ratio(marks, np.ones(8), times).high > 1
+    found = blocks.share(marks, times)
+    assert (found.value, found.high) == (0.75, 1.0) and 0 <= found.low < 0.75
