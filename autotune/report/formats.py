@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from autotune.errors import EnvironmentFault
 from autotune.report.markdown import markdown
@@ -41,13 +42,19 @@ FORMATS: dict[str, Writer] = {
 
 
 def write_report(content: ReportContent, form: str, out: Path) -> None:
-    """Write a report; an existing file is replaced only once the new one is complete.
+    """Write a report; an existing file is replaced only once the new one is complete, a device or a pipe is written to.
 
     Raises:
         EnvironmentFault: the file cannot be written, or the format needs something that is not installed.
     """
     part = out.with_name(f".{out.name}.part")
     try:
+        if out.exists() and not (out.is_file() or out.is_dir()):  # in place of /dev/null would be a file for everybody
+            with TemporaryDirectory() as folder:
+                part = Path(folder, out.name)
+                FORMATS[form](content, part)
+                out.write_bytes(part.read_bytes())
+            return
         out.parent.mkdir(parents=True, exist_ok=True)
         FORMATS[form](content, part)
         part.replace(out)

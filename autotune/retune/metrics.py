@@ -90,6 +90,9 @@ def write_metrics(path: Path, text: str) -> None:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
+        if path.exists() and not path.is_file():  # /dev/null, which everybody needs as it is
+            path.write_text(text, encoding="utf-8")
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
         partial.chmod(0o644)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +103,20 @@ def test_an_existing_report_survives_a_failed_one(content: ReportContent, tmp_pa
     finally:
         del FORMATS["fails"]
     assert out.read_text() == "the old one" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_device_or_a_pipe_is_written_to_and_stays_one(content: ReportContent, tmp_path: Path) -> None:
+    """Run by root, a report to /dev/null put a file in its place."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # also a reader, so that opening it for writing does not wait
+    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+    try:
+        write_report(content, "json", pipe)
+        assert os.read(end, 1) == b"{"
+    finally:
+        os.close(end)
+    assert pipe.is_fifo() and [file.name for file in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_file_where_a_folder_should_be_is_told(content: ReportContent, tmp_path: Path) -> None:
