@@ -157,7 +157,8 @@ def bench(
         not as_vllm, _images(images, api),
     )  # fmt: skip
     if not url.startswith(("http://", "https://")):
-        raise SpecError(f"{url} is no URL", key="URL", hint=f"write it with its scheme, such as http://{url}")
+        hint = "begin it with http:// or https://, such as http://127.0.0.1:8000"
+        raise SpecError(f"{url} is no URL", key="URL", hint=hint)
     if (ca or insecure) and not url.startswith("https://"):
         raise SpecError(f"{url} does not use TLS", key="--ca" if ca else "--insecure", hint="it is for https:// only")
     target = Target(url.rstrip("/"), model or "", os.environ.get(api_key_env, ""), 1.0, vocabulary, ca, insecure)

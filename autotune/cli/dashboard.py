@@ -33,7 +33,7 @@ LOOK_EVERY = 5.0
 
 def dashboard(
     study: Annotated[Path, typer.Argument(help="The study file.", show_default=False)],
-    port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8080,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
 ) -> None:
     """Open optuna-dashboard on the study: plots, notes, logs and load reports of every trial. Ctrl-C ends it."""

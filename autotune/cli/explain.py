@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +47,12 @@ def explain(
     """Say why an engine failed: class, cause, the deciding lines, and what to do. Secrets in the log are not shown."""
     start = StartLog()
     context = FailureContext(kernel=_kernel(kernel_log))
-    failure = classify(_fed(start, _lines(logfile)), exit_code=exit_code, context=context)
+    lines = _lines(logfile)
+    first = list(islice(lines, 1))
+    if not first and exit_code is None and kernel_log is None:
+        hint = "an engine that was killed before it wrote anything is explained by --exit-code or --kernel-log"
+        raise SpecError("is empty", file=logfile, hint=hint)
+    failure = classify(_fed(start, chain(first, lines)), exit_code=exit_code, context=context)
     if json:
         typer.echo(json_module.dumps(_as_json(failure, start), indent=2, ensure_ascii=False))
     else:

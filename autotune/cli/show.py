@@ -34,6 +34,9 @@ def show(
     refused: Annotated[bool, typer.Option("--refused", help="List what was refused before a start.")] = False,
 ) -> None:
     """Show the trials of a study and what was never started, or one trial in full: phases, figures, log."""
+    if refused and trial is not None:
+        hint = "what was refused was never a trial: give one of the two"
+        raise SpecError("does not go with --trial", key="--refused", hint=hint)
     opened = open_study(study)
     store = opened.existing_store()
     try:

@@ -15,8 +15,10 @@ from autotune.space.space import Parameter
 
 def spaces(
     name: Annotated[str | None, typer.Argument(help="Show the settings of this one (a name or a path).")] = None,
-    gpus: Annotated[int, typer.Option(help="GPUs of a trial, which decide the layouts; 0 for the CPU engine.")] = 1,
-    experts: Annotated[int, typer.Option(help="Experts of the model, for the layouts; 0 for a dense one.")] = 0,
+    gpus: Annotated[
+        int, typer.Option(min=0, help="GPUs of a trial, which decide the layouts; 0 for the CPU engine.")
+    ] = 1,
+    experts: Annotated[int, typer.Option(min=0, help="Experts of the model, for the layouts; 0 for a dense one.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the search spaces, your own and the shipped ones, or the settings of one."""

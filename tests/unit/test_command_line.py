@@ -48,6 +48,27 @@ def test_a_mistake_in_line_100_has_its_line(
     assert f"{study}:100: bogus: unknown key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["explain", "/dev/null"], "is empty"),
+        (["show", "x.yaml", "--trial", "1", "--refused"], "does not go with --trial"),
+        (["dashboard", "x.yaml", "--port", "99999"], "--port"),
+        (["spaces", "--gpus", "-1"], "--gpus"),
+        (["bench", "ftp://x"], "begin it with http://"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autotune", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_no_word_of_the_help_is_an_emoji() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
