@@ -167,7 +167,10 @@ class LevelRun:
         await self.watch.finish()
         records = decode(await self.client.stop(), self.scale)
         if self.closed and stopped is None and not (self.exhausted or self.drain):
-            window = whole_waves(records, window, round(self.level.value), self._waves.first)
+            streams = round(self.level.value)
+            whole = whole_waves(records, window, streams, self._waves.first)
+            # The longest window may end within a wave, and only with its piece hold what is required.
+            window = whole if (len(whole.waves) - 1) * streams >= self.required else window
         return LevelResult(records, window, steady, stopped, self.exhausted, self.began)
 
     # -- phases -------------------------------------------------------------------------------------------------

@@ -67,6 +67,14 @@ def test_waves_that_begin_before_the_window_hold_the_requests_that_were_asked_fo
     assert level.requests == 48
 
 
+def test_the_longest_window_keeps_the_piece_of_a_wave_that_it_needs(tmp_path: Path) -> None:
+    """In 5.5 s 45 requests end, two whole waves of them; what is asked for was measured all the same."""
+    lengths = {"kind": "uniform", "low": 64, "high": 448}
+    level, _ = measured(tmp_path, levels=[16], output_tokens=lengths, window={"requests": 40, "max_duration": 5.5})
+    assert level.stopped is None and level.invalid == ()
+    assert level.requests >= 40 and level.window_s == pytest.approx(5.5, abs=0.1)
+
+
 def test_a_window_of_bursts_has_their_rate_wherever_it_begins(tmp_path: Path) -> None:
     """Bursts come every 2 s: a window of 5 s would hold two of them or three."""
     level, _ = measured(tmp_path, arrivals="bursts", burst=8, levels=[4], window={"duration": "5s"})
