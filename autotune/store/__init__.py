@@ -1,5 +1,6 @@
 """Everything that is kept of a study, in one database."""
 
-from autotune.store.store import MOVED, Interrupted, Store, StudyRow, shown
+from autotune.store.connecting import shown
+from autotune.store.store import MOVED, Interrupted, Store, StudyRow
 
 __all__ = ["MOVED", "Interrupted", "Store", "StudyRow", "shown"]
