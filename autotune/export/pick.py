@@ -135,7 +135,7 @@ def _recommended(study: Study, records: Sequence[TrialRecord], final: Recommenda
         raise SpecError("the study has no recommendation yet", file=study.path,
                         hint=f"let it end: autotune run {study.path}; or use --pick trial:N")  # fmt: skip
     record = next((r for r in records if r.number == final.trial), None)
-    claim = final.sentence if final.proven else f"nothing better was proven, keep what you run today: {final.sentence}"
+    claim = final.sentence if final.proven else f"keep what you run today: {final.sentence}"
     return _Choice(final.config, record, claim, final.gains, final.quality, final.effects)
 
 

@@ -72,7 +72,7 @@ def judge(tuned: Tuned, margin: float, *, fallback: bool = False) -> Judgement:
 
 def _passes(tuned: Tuned, margin: float) -> tuple[bool, str]:
     if not tuned.proven or not tuned.gains:
-        return False, f"nothing better was proven: {tuned.sentence}"
+        return False, f"the incumbent stays: {tuned.sentence}"
     first, others = tuned.gains[0], tuned.gains[1:]
     if first[2] > 1 + margin:
         return True, f"{_text(first)}, and its lower bound passes the margin of {margin:.0%}"

@@ -136,7 +136,7 @@ def promotions(world: World) -> list[tuple[str, str, float]]:
 EXPLAINED: dict[str, tuple[str, ...]] = {
     "nothing": ("fingerprint: vLLM, model, driver", "workload: ", "canary: ", "nothing triggered"),
     "promoted": (" is deployed at ",),
-    "kept": ("nothing better was proven: ",),
+    "kept": ("the incumbent stays: ",),
     "alert": ("twice in a row", "the machine is slower, not the configuration"),
     "gave way": ("the next pass goes on",),
 }
