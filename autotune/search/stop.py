@@ -58,7 +58,8 @@ class StopRule:
         """
         count = len(counted(history))
         if self.trials is not None and count >= self.trials:
-            return Stop("trials", f"{count} of {self.trials} trials are done")
+            beyond = f"{count} trials are done, the limit is {self.trials}"  # lowered since
+            return Stop("trials", beyond if count > self.trials else f"{count} of {self.trials} trials are done")
         if self.wall_clock is not None and elapsed >= self.wall_clock:
             return Stop("wall_clock", f"the wall clock of {duration_text(self.wall_clock)} is used up")
         hours = sum(record.seconds * record.gpus for record in history) / 3600

@@ -51,6 +51,7 @@ class TestStop:
 
     def test_each_limit_has_its_sentence(self) -> None:
         assert self.check(trials=4) == "4 of 4 trials are done"
+        assert self.check(trials=3) == "4 trials are done, the limit is 3"
         assert self.check(trials=5) is None
         assert self.check(elapsed=7300, wall_clock=7200) == "the wall clock of 2h is used up"
         assert self.check(elapsed=23, wall_clock=22) == "the wall clock of 22s is used up"
