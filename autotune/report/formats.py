@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from autotune.errors import EnvironmentFault
+from autotune.replaced import replaced
 from autotune.report.markdown import markdown
 from autotune.report.page import html_page
 from autotune.report.payload import exact
@@ -47,19 +46,8 @@ def write_report(content: ReportContent, form: str, out: Path) -> None:
     Raises:
         EnvironmentFault: the file cannot be written, or the format needs something that is not installed.
     """
-    part = out.with_name(f".{out.name}.part")
     try:
-        if out.exists() and not (out.is_file() or out.is_dir()):  # in place of /dev/null would be a file for everybody
-            with TemporaryDirectory() as folder:
-                part = Path(folder, out.name)
-                FORMATS[form](content, part)
-                out.write_bytes(part.read_bytes())
-            return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        FORMATS[form](content, part)
-        part.replace(out)
+        with replaced(out) as part:
+            FORMATS[form](content, part)
     except OSError as error:
         raise EnvironmentFault(f"{out} cannot be written: {error.strerror}", hint="choose another --out") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from autotune.errors import EnvironmentFault
+from autotune.replaced import replaced
 from autotune.retune.state import State
 from autotune.retune.triggers import standing
 from autotune.retune.verdict import Verdict
@@ -88,14 +89,9 @@ def write_metrics(path: Path, text: str) -> None:
     Raises:
         EnvironmentFault: it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        if path.exists() and not path.is_file():  # /dev/null, which everybody needs as it is
-            path.write_text(text, encoding="utf-8")
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(0o644)
-        partial.replace(path)
+        with replaced(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+            partial.chmod(0o644)
     except OSError as error:
         raise EnvironmentFault(f"{path} cannot be written: {error.strerror}", hint="correct `metrics_file`") from error
