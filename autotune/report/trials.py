@@ -126,10 +126,8 @@ def reason_of(record: TrialRecord, objectives: Objectives) -> str:
     levels = outcome.load.levels
     for slo, violation in zip(objectives.slos, objectives.constraints(record), strict=False):
         if violation > 0:
-            found = slo.limit_ms * math.exp(violation)
-            # A level that was stopped has a violation and no figure.
-            measured = any(math.isclose(one.value, found) for level in levels if (one := level.estimate(slo.key)))
-            told = f"{number_text(found)} ms" if measured else "not measured"
+            found = slo.measured(objectives.worst(slo, levels))  # a level that was stopped has none
+            told = "not measured" if found is None else f"{number_text(found)} ms"
             parts.append(f"{metric_title(slo.key)} {told}, limit {number_text(slo.limit_ms)} ms")
     stops = [f"{level.level} {level.stopped}" for level in levels if level.stopped]
     parts += stops

@@ -59,12 +59,17 @@ class Slo:
     def name(self) -> str:
         return f"slo_{self.key}"
 
-    def violation(self, report: LevelReport) -> float:
-        """Natural logarithm of measured over limit: 0 at the limit, above 0 beyond it, 1 where nothing was measured."""
-        estimate = report.estimate(self.key)
+    def measured(self, report: LevelReport | None) -> float | None:
+        """Milliseconds; None where nothing was measured."""
+        estimate = report.estimate(self.key) if report is not None else None
         if estimate is None or not math.isfinite(estimate.value) or estimate.value <= 0:
-            return 1.0
-        return math.log(estimate.value / self.limit_ms)
+            return None
+        return estimate.value
+
+    def violation(self, report: LevelReport | None) -> float:
+        """Natural logarithm of measured over limit: 0 at the limit, above 0 beyond it, 1 where nothing was measured."""
+        found = self.measured(report)
+        return 1.0 if found is None else math.log(found / self.limit_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class Objectives:
         outcome = record.outcome
         if isinstance(outcome, Measured):
             complete = -1.0 if values is not None else 1.0
-            slos = (self._slo_violation(slo, outcome.load.levels) for slo in self.slos)
+            slos = (slo.violation(self.worst(slo, outcome.load.levels)) for slo in self.slos)
             return (*slos, _quality_violation(outcome.quality), complete)
         violation = max(outcome.violation, CLEAR_VIOLATION) if isinstance(outcome, Infeasible) else 1.0
         return (*(0.0 for _ in self.slos), 0.0, violation)
@@ -223,22 +228,22 @@ class Objectives:
     def _holds(self, report: LevelReport) -> bool:
         return all(slo.violation(report) <= 0 for slo in self.slos)
 
-    def _slo_violation(self, slo: Slo, levels: Sequence[LevelReport]) -> float:
-        """Worst over the levels that the objectives read; with `best` or `capacity`, one level that holds is enough,
-        and with `area` all must hold."""
-        if not levels:
-            return 1.0
-        picked: list[float] = []
+    def worst(self, slo: Slo, levels: Sequence[LevelReport]) -> LevelReport | None:
+        """The level that violates a limit most, of those that the objectives read; None where one was not reached.
+
+        With `best` or `capacity` one level that holds is enough, and with `area` all must hold.
+        """
+        picked: list[LevelReport | None] = []
         for item in self.items:
-            if item.key == "capacity" or item.level == "best":
-                easiest = min(levels, key=lambda one: max(other.violation(one) for other in self.slos))
-                picked.append(slo.violation(easiest))
+            if not levels:
+                picked.append(None)
+            elif item.key == "capacity" or item.level == "best":
+                picked.append(min(levels, key=lambda one: max(other.violation(one) for other in self.slos)))
             elif item.level == "area":
-                picked += [slo.violation(one) for one in levels]
+                picked += levels
             else:
-                report = self.report_at(item.level, levels)
-                picked.append(slo.violation(report) if report is not None else 1.0)
-        return max(picked)
+                picked.append(self.report_at(item.level, levels))
+        return max(picked, key=slo.violation)
 
 
 def searched(history: Iterable[TrialRecord]) -> list[TrialRecord]:
