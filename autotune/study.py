@@ -13,10 +13,7 @@ from pydantic import ValidationError
 from autotune.errors import NO_ROOM, Busy, EnvironmentFault, SpecError, StoreError
 from autotune.spec.load import load_study
 from autotune.spec.study import StudySpec
-from autotune.store import MOVED, Store, shown
-
-SQLITE = "sqlite:///"
-"""A database in a file: the path follows, relative to the study file or with a fourth stroke absolute."""
+from autotune.store import FILE, MOVED, Store, shown
 
 SAME = ("model", "revision", "engine.kind", "engine.args", "engine.env", "engine.simulate", "topology", "baseline",
         "load")  # fmt: skip
@@ -44,7 +41,7 @@ class Study:
     @property
     def file(self) -> Path | None:
         """The database file; None for a server."""
-        return Path(self.database.removeprefix(SQLITE)) if self.database.startswith(SQLITE) else None
+        return Path(self.database.removeprefix(FILE)) if self.database.startswith(FILE) else None
 
     @property
     def lock(self) -> Path:
@@ -152,9 +149,9 @@ def study_of(spec: StudySpec, path: Path) -> Study:
     """A study from a spec that is already read; `path` says where relative names start."""
     home = path.parent
     storage = spec.storage
-    if storage is not None and storage.startswith(SQLITE):
-        return Study(path, spec, home / spec.name, f"{SQLITE}{home / storage.removeprefix(SQLITE)}")
+    if storage is not None and storage.startswith(FILE):
+        return Study(path, spec, home / spec.name, f"{FILE}{home / storage.removeprefix(FILE)}")
     if storage is not None and "://" in storage:
         return Study(path, spec, home / spec.name, storage.replace("postgresql://", "postgresql+psycopg://", 1))
     folder = home / (storage if storage is not None else spec.name)
-    return Study(path, spec, folder, f"{SQLITE}{folder / 'study.db'}")
+    return Study(path, spec, folder, f"{FILE}{folder / 'study.db'}")

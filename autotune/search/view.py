@@ -25,11 +25,11 @@ from autotune.outcome import Broken, Infeasible, Measured, Proposal, TrialRecord
 from autotune.search.encoding import Encoder, Told
 from autotune.search.objectives import Objectives
 from autotune.space.config import FrozenValue
+from autotune.store import FILE
 
 if TYPE_CHECKING:
     from autotune.space.space import Parameter, SearchSpace
 
-FILE = "sqlite:///"
 BUSY_SECONDS = 60
 """How long a writer waits for another one."""
 MOST = 2_000

@@ -1,6 +1,6 @@
 """Everything that is kept of a study, in one database."""
 
-from autotune.store.connecting import shown
+from autotune.store.connecting import FILE, shown
 from autotune.store.store import MOVED, Interrupted, Store, StudyRow
 
-__all__ = ["MOVED", "Interrupted", "Store", "StudyRow", "shown"]
+__all__ = ["FILE", "MOVED", "Interrupted", "Store", "StudyRow", "shown"]

@@ -13,6 +13,7 @@ from autotune.errors import StoreError
 from autotune.store import tables
 
 FILE = "sqlite:///"
+"""A database in a file: the path follows, in a study relative to its file or with a fourth stroke absolute."""
 
 
 def connected(url: str) -> sa.Engine:

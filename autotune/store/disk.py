@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import StoreError
+from autotune.store.connecting import FILE
 
 ROOM = 1 << 20
 """Bytes set aside: a record takes some tens of KiB, and SQLite writes it into its log first."""
@@ -34,9 +35,9 @@ _ADVICE = (
 
 def advice(url: str, cause: str) -> str:
     """What to do about an error of SQLite's, on a line of its own; empty where nothing is known."""
-    if not url.startswith("sqlite:///"):
+    if not url.startswith(FILE):
         return ""
-    file = Path(url.removeprefix("sqlite:///"))
+    file = Path(url.removeprefix(FILE))
     for sign, text in _ADVICE:
         if sign in cause:
             return "\n  " + text.format(file=file, folder=file.parent)
